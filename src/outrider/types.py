@@ -1,0 +1,233 @@
+"""The nouns that every room shares. Imports nothing of the project.
+
+Token ids are plain `int`s in tuples at the seams between rooms and numpy or torch arrays inside
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+__all__ = [
+    "NO_DRAFT",
+    "PROTOCOL_VERSION",
+    "Capabilities",
+    "Draft",
+    "DrafterInfo",
+    "Exactness",
+    "FinishReason",
+    "Origin",
+    "SamplingParams",
+    "TargetInfo",
+    "TokenIds",
+    "Verification",
+    "VerificationMethod",
+]
+
+PROTOCOL_VERSION: Final = 1
+"""Version of the contract between pipeline and target."""
+
+TokenIds = tuple[int, ...]
+
+
+class FinishReason(StrEnum):
+    """Why a request ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class Origin(StrEnum):
+    """Where an output token came from.
+
+    `accepted`: drafted and confirmed by the target. `recovered`: the target's own token where it
+        first
+    disagreed with the draft. `bonus`: the target's extra token after a wholly accepted draft.
+    `plain`: decoded without a draft.
+    """
+
+    ACCEPTED = "accepted"
+    RECOVERED = "recovered"
+    BONUS = "bonus"
+    PLAIN = "plain"
+
+
+class Exactness(StrEnum):
+    """What holds between a response and plain decoding by the target alone."""
+
+    IDENTICAL = "identical"  # equal token for token
+    DISTRIBUTION = "distribution"  # equally distributed
+    NO = "no"
+
+
+class VerificationMethod(StrEnum):
+    """How drafted tokens were judged."""
+
+    NONE = "none"  # nothing was drafted
+    GREEDY = "greedy"  # the target's argmax equals the draft
+    MATCHING = (
+        "matching"  # the target's own sample, drawn with the request's noise, equals the draft
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the target picks each token. Validated by `sampling.validate`.
+
+    Attributes:
+        temperature: 0 is greedy: the argmax, lowest id on ties.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens that holds this much probability.
+        min_p: drop tokens less likely than this fraction of the most likely one.
+        seed: fixes the noise key, and with it the output; None draws a random one.
+        max_tokens: output budget in tokens, at least 1.
+        stop_token_ids: token ids that end the output, beside the model's own.
+        ignore_eos: run on past the model's end-of-sequence tokens.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 256
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that a drafter guesses will come next, for the target to judge.
+
+    It carries no distribution: it is judged by matching, which is exact for every draft, however
+        it came
+    about, so it may also be dropped at any time.
+    """
+
+    token_ids: TokenIds = ()
+    source: str = ""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def clamp(self, max_tokens: int) -> Draft:
+        """The first `max_tokens` tokens of this draft."""
+        if len(self.token_ids) <= max_tokens:
+            return self
+        return Draft(self.token_ids[:max_tokens], self.source)
+
+
+NO_DRAFT: Final = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the target answers to a draft, and to each further step it takes alone.
+
+    Attributes:
+        round_id: the round whose draft this judges.
+        position: output tokens that the session held before this answer.
+        token_ids: the accepted draft tokens and one more from the target; cut at the end of the
+            output.
+        drafted: draft tokens judged in this step.
+        accepted: how many of them the target confirmed (may exceed what was emitted, if the end
+            cut it).
+        finish_reason: set when the output ended with the last of `token_ids`.
+        step_s: seconds that the target spent on the step, queueing apart.
+        batch_size: sessions that shared the step.
+    """
+
+    round_id: int
+    position: int
+    token_ids: TokenIds
+    drafted: int = 0
+    accepted: int = 0
+    finish_reason: FinishReason | None = None
+    step_s: float = 0.0
+    batch_size: int = 1
+
+    def origins(self) -> tuple[Origin, ...]:
+        """One origin per token of `token_ids`."""
+        if self.drafted == 0:
+            return (Origin.PLAIN,) * len(self.token_ids)
+        last = Origin.BONUS if self.accepted == self.drafted else Origin.RECOVERED
+        return tuple(
+            Origin.ACCEPTED if index < self.accepted else last
+            for index in range(len(self.token_ids))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a target can prove about its output.
+
+    Attributes:
+        sampling: exact sampling by matching; if False, only temperature 0 is exact.
+        seeds: the same seed gives the same output.
+        batch_invariant: a row's result does not depend, to the last bit, on what else is in the
+            batch or on how many tokens a step takes. Without it greedy and seeded outputs may
+            differ from plain decoding where two logits lie within rounding of each other.
+        max_draft_tokens: the longest draft that one round may carry.
+    """
+
+    sampling: bool = True
+    seeds: bool = True
+    batch_invariant: bool = False
+    max_draft_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """What a gateway needs to know of a target; it holds no model files itself.
+
+    Attributes:
+        model_id: the name under which the model is served.
+        model_hash: identifies the weights; equal hashes mean equal outputs.
+        vocab_size: size of a row of logits; token ids lie in [0, vocab_size).
+        vocab_fingerprint: sha256 over the token strings in order of id.
+        tokenizer_json: a Hugging Face `tokenizer.json`; None for a model whose text is its ids.
+        chat_template: jinja source, or None if the model has no chat form.
+        special_tokens: names that the chat template uses (`bos_token`, ...) to token strings.
+        bos_token_id: put before a text prompt, if the model wants one.
+        eos_token_ids: ids that end an output.
+        context_length: prompt and output together, in tokens.
+    """
+
+    model_id: str
+    model_hash: str
+    vocab_size: int
+    vocab_fingerprint: str
+    eos_token_ids: frozenset[int]
+    context_length: int
+    tokenizer_json: str | None = field(default=None, repr=False)
+    chat_template: str | None = field(default=None, repr=False)
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    bos_token_id: int | None = None
+    capabilities: Capabilities = Capabilities()
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What a drafter says of itself.
+
+    Attributes:
+        name: how requests name it.
+        deterministic: the same context always gives the same draft.
+        context_length: longest context it can draft for; None if unlimited.
+        model_hash: identifies its weights, or None if it has none.
+        vocab_fingerprint: of its token strings, as in `TargetInfo`; None if it only repeats ids of
+            the target.
+    """
+
+    name: str
+    deterministic: bool = True
+    context_length: int | None = None
+    model_hash: str | None = None
+    vocab_fingerprint: str | None = None
