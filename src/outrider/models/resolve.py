@@ -1,0 +1,249 @@
+"""From what a user writes after `--target` to a folder that the engine can open.
+
+In this order:
+
+1. a name of the catalogue (`smollm2-135m-q4_1`), which wins over a file or folder of the same name:
+   write `./smollm2-135m-q4_1` for that one;
+2. a folder in Hugging Face's form, used as it is, or a GGUF file, converted once;
+3. a hub id (`org/name`), unless a folder of that path exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from outrider.errors import ConfigError, CorruptModel, UnknownModel, UnsupportedModel
+from outrider.models.catalogue import CATALOGUE, CatalogueEntry, HubSource, PackageSource, find
+from outrider.models.fetch import Progress, fetch_package
+from outrider.models.gguf_header import is_gguf, read_gguf_header
+from outrider.models.gguf_tokenizer import build_tokenizer
+from outrider.models.home import move_into_place, one_at_a_time, require_space, staging
+from outrider.models.hub import fetch_hub, is_hub_id
+from outrider.models.identity import file_identity, weights_hash
+
+__all__ = ["Convert", "ModelFolder", "StageProgress", "resolve"]
+
+StageProgress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is in all."""
+
+Convert = Callable[[Path, Path, str, Progress | None], None]
+"""Writes a GGUF file's config.json and model.safetensors into a folder, in a type given by name."""
+
+_CONVERTER_VERSION: Final = 1
+"""Raise it when a converted folder's contents change, so that old ones are made anew."""
+
+_BYTES_PER_ELEMENT: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+_PATH_STARTS: Final = ("/", "./", "../", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A model on disk, ready for the engine.
+
+    Attributes:
+        path: a folder with config.json, safetensors files and tokenizer.json.
+        model_id: the name to serve it under.
+        model_hash: identifies the weights and the type they run in.
+    """
+
+    path: Path
+    model_id: str
+    model_hash: str
+
+
+def resolve(
+    spec: str,
+    *,
+    home: Path,
+    dtype: str = "float32",
+    progress: StageProgress | None = None,
+    convert: Convert | None = None,
+) -> ModelFolder:
+    """The model that `spec` names, brought here and converted if need be.
+
+    Args:
+        spec: what the user wrote; see the module's docstring.
+        home: the folder of models; see `outrider.models.home`.
+        dtype: float32, bfloat16 or float16: what a GGUF is converted to, and part of the hash.
+        progress: called while fetching and converting.
+        convert: in place of the engine's own converter.
+
+    Raises:
+        ConfigError: an unknown `dtype`.
+        UnknownModel: nothing of that name.
+        FetchFailed: it could not be brought here, or converted for want of space.
+        CorruptModel: it is there but cannot be read.
+        UnsupportedModel: it is of a kind that the engine does not run.
+    """
+    if dtype not in _BYTES_PER_ELEMENT:
+        raise ConfigError(f"unknown dtype {dtype!r}; choose one of {', '.join(_BYTES_PER_ELEMENT)}")
+    convert = convert or _engine_convert
+    entry = find(spec)
+    if entry is not None:
+        return _from_catalogue(entry, home, dtype, progress, convert)
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _from_folder(path, path.resolve().name, dtype)
+    if path.is_file():
+        if not is_gguf(path):
+            raise UnknownModel(
+                f"{spec} is a file but not a GGUF; name a GGUF file, a model's folder, or one of "
+                f"{_names()}"
+            )
+        return _from_gguf(
+            path,
+            path.stem,
+            file_identity(path),
+            home=home,
+            dtype=dtype,
+            progress=progress,
+            convert=convert,
+        )
+    if is_hub_id(spec) and not spec.startswith(_PATH_STARTS) and not spec.endswith(".gguf"):
+        return _from_folder(fetch_hub(spec), spec, dtype)
+    raise _unknown(spec)
+
+
+def _from_catalogue(
+    entry: CatalogueEntry,
+    home: Path,
+    dtype: str,
+    progress: StageProgress | None,
+    convert: Convert,
+) -> ModelFolder:
+    match entry.source:
+        case HubSource(repo_id):
+            return _from_folder(fetch_hub(repo_id), entry.name, dtype)
+        case PackageSource() as source:
+            # What was converted once needs its source no more.
+            made = _read_converted(_converted(home, source.sha256, dtype), entry.name)
+            if made is not None:
+                return made
+            path = fetch_package(
+                entry, source, home=home, progress=_stage(progress, f"fetching {entry.name}")
+            )
+            return _from_gguf(
+                path,
+                entry.name,
+                source.sha256,
+                home=home,
+                dtype=dtype,
+                progress=progress,
+                convert=convert,
+            )
+
+
+def _from_folder(path: Path, model_id: str, dtype: str) -> ModelFolder:
+    if not (path / "config.json").exists():
+        ggufs = sorted(path.glob("*.gguf"))
+        remedy = f"name the file, {ggufs[0]}" if ggufs else "name a folder in Hugging Face's form"
+        raise CorruptModel(f"{path} has no config.json; {remedy}")
+    if not any(path.glob("*.safetensors")):
+        if any(path.glob("*.bin")):
+            raise UnsupportedModel(
+                f"{path} has its weights as pickles (*.bin), which can run code when read; save "
+                "the model with transformers' save_pretrained to get safetensors"
+            )
+        raise CorruptModel(f"{path} has no *.safetensors file; get the model's files anew")
+    return ModelFolder(path.resolve(), model_id, weights_hash(path, dtype))
+
+
+def _from_gguf(
+    path: Path,
+    model_id: str,
+    identity: str,
+    *,
+    home: Path,
+    dtype: str,
+    progress: StageProgress | None,
+    convert: Convert,
+) -> ModelFolder:
+    place = _converted(home, identity, dtype)
+    made = _read_converted(place, model_id)
+    if made is not None:
+        return made
+    header = read_gguf_header(path)
+    tokenizer = build_tokenizer(header.metadata)
+    with one_at_a_time(home, f"convert-{place.name}"):
+        made = _read_converted(place, model_id)
+        if made is not None:
+            return made
+        needed = header.parameters * _BYTES_PER_ELEMENT[dtype]
+        require_space(home, needed + 64 * 2**20, f"converting {model_id} to {dtype}")
+        with staging(home) as workplace:
+            # A folder with ordinary permissions; the staging folder itself is private.
+            folder = workplace / "model"
+            folder.mkdir()
+            convert(path, folder, dtype, _stage(progress, f"converting {model_id}"))
+            (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json, encoding="utf-8")
+            _write_json(folder / "tokenizer_config.json", tokenizer.config)
+            _write_json(folder / "generation_config.json", tokenizer.generation_config)
+            model_hash = weights_hash(folder, dtype)
+            record = {
+                "model_hash": model_hash,
+                "source": path.name,
+                "source_identity": identity,
+                "dtype": dtype,
+                "converter_version": _CONVERTER_VERSION,
+            }
+            _write_json(folder / "outrider.json", record)
+            move_into_place(folder, place)
+    return ModelFolder(place.resolve(), model_id, model_hash)
+
+
+def _converted(home: Path, identity: str, dtype: str) -> Path:
+    key = sha256(f"{identity} {dtype} {_CONVERTER_VERSION}".encode()).hexdigest()[:24]
+    return home / "converted" / key
+
+
+def _read_converted(place: Path, model_id: str) -> ModelFolder | None:
+    """The converted model at `place`, which is there whole or not at all; None if not."""
+    try:
+        record = json.loads((place / "outrider.json").read_text(encoding="utf-8"))
+        return ModelFolder(place.resolve(), model_id, str(record["model_hash"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, OSError) as error:
+        raise CorruptModel(
+            f"{place} cannot be read ({error}); delete it and start again"
+        ) from error
+
+
+def _engine_convert(source: Path, folder: Path, dtype: str, progress: Progress | None) -> None:
+    import torch  # noqa: PLC0415 # heavy, and needed by this factory alone
+
+    from outrider.engine.gguf import convert_gguf  # noqa: PLC0415 # imports torch
+
+    convert_gguf(source, folder, dtype=getattr(torch, dtype), progress=progress)
+
+
+def _stage(progress: StageProgress | None, what: str) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(what, done, total)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _unknown(spec: str) -> UnknownModel:
+    if spec.startswith(_PATH_STARTS) or spec.endswith(".gguf") or spec.count("/") > 1:
+        return UnknownModel(f"there is no file or folder {spec!r}; working in {Path.cwd()}")
+    close = difflib.get_close_matches(spec, [entry.name for entry in CATALOGUE], n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return UnknownModel(
+        f"unknown model {spec!r}; {hint}It may be a name ({_names()}), a folder in Hugging Face's "
+        "form, a GGUF file, or a hub id such as org/name"
+    )
+
+
+def _names() -> str:
+    return ", ".join(entry.name for entry in CATALOGUE)
