@@ -1,0 +1,34 @@
+"""Which controller a session gets."""
+
+from __future__ import annotations
+
+from outrider.config import SpeculationSettings
+from outrider.control.base import LookaheadController
+from outrider.control.fixed import FixedController
+from outrider.control.window import WindowController
+
+__all__ = ["create_controller"]
+
+
+def create_controller(
+    settings: SpeculationSettings, *, max_lookahead: int | None = None
+) -> LookaheadController:
+    """A fresh controller for one session.
+
+    Args:
+        settings: the configured kind and bounds.
+        max_lookahead: a tighter bound asked for by the request; 0 decodes plainly.
+    """
+    maximum = settings.max_lookahead
+    if max_lookahead is not None:
+        maximum = min(maximum, max_lookahead)
+    match settings.controller:
+        case "fixed":
+            return FixedController(min(settings.lookahead, maximum))
+        case "window":
+            return WindowController(
+                initial=settings.lookahead,
+                minimum=min(settings.min_lookahead, maximum),
+                maximum=maximum,
+                window=settings.window,
+            )

@@ -1,0 +1,59 @@
+"""The contract of a drafter: whatever guesses what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.types import Draft, DrafterInfo, SamplingParams
+
+__all__ = ["Drafter", "SessionView"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """What a drafter may see of a session.
+
+    Attributes:
+        session_id: the same from round to round.
+        tokens: prompt and committed output. The list itself, which only ever grows: read it up to
+            `length`, and read only what is new since the last round.
+        length: tokens that count in this round.
+        sampling: how the target samples.
+        noise_key: the session's noise, so that a sampling drafter can couple with the target.
+        choice: index of this copy among the `n` of one request.
+    """
+
+    session_id: str
+    tokens: Sequence[int]
+    length: int
+    sampling: SamplingParams
+    noise_key: int
+    choice: int = 0
+
+
+class Drafter(Protocol):
+    """Guesses tokens. It may be wrong, late or absent: that costs speed, never correctness."""
+
+    async def describe(self) -> DrafterInfo:
+        """What the drafter is. Constant while it lives."""
+        ...
+
+    async def propose(self, view: SessionView, max_tokens: int) -> Draft:
+        """Guess up to `max_tokens` tokens that follow `view`; none is a fine answer.
+
+        Cancelled at its deadline; the next call for the session must work all the same.
+
+        Raises:
+            DraftFailed: the drafter cannot draft now.
+        """
+        ...
+
+    async def release(self, session_id: str) -> None:
+        """Forget the session. Unknown sessions are ignored."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything. The drafter is unusable afterwards."""
+        ...

@@ -1,0 +1,148 @@
+"""From what a user writes after `--draft` to a drafter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.config import Settings
+from outrider.drafters.base import Drafter
+from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.table import TableDrafter
+from outrider.errors import ConfigError, VocabularyMismatch
+from outrider.models import ModelFolder, StageProgress, TableModel
+from outrider.types import DrafterInfo, TargetInfo
+
+if TYPE_CHECKING:
+    from outrider.engine import Decoder, Lane
+
+__all__ = ["create_drafter"]
+
+
+def create_drafter(
+    spec: str,
+    target: TargetInfo,
+    lane: Lane | None,
+    settings: Settings,
+    *,
+    progress: StageProgress | None = None,
+) -> Drafter:
+    """Build one drafter. Blocks, for seconds where a model is loaded.
+
+    Args:
+        spec: `ngram`; `self` or `layers:N`, the target or its first N layers; `table:FILE`; else a
+            model, named as a target is.
+        target: what is drafted for.
+        lane: the target's lane of the engine; None if it runs elsewhere.
+        settings: number format, sessions, context.
+        progress: called while a model is fetched or converted.
+
+    Raises:
+        ConfigError: the spec has no meaning for this target.
+        VocabularyMismatch: drafter and target do not share their tokens.
+        ModelError: the model cannot be had.
+    """
+    kind, _, argument = spec.partition(":")
+    match kind:
+        case "ngram" if not argument:
+            return NgramDrafter()
+        case "table":
+            return _table(Path(argument), target)
+        case "self" if not argument:
+            lane = _engine_lane(spec, lane)
+            return _model(spec, lane, lane.decoder, target, settings, model_hash=target.model_hash)
+        case "layers":
+            lane = _engine_lane(spec, lane)
+            decoder = lane.decoder.truncated(_layers(spec, argument, lane))
+            return _model(spec, lane, decoder, target, settings, model_hash=None)
+        case _:
+            return _folder(spec, target, lane, settings, progress)
+
+
+def _table(file: Path, target: TargetInfo) -> Drafter:
+    model = TableModel.load(file)
+    if target.vocab_fingerprint != model.vocab_fingerprint:
+        raise VocabularyMismatch(
+            f"draft table {file} has {model.vocab_size} ids, but target {target.model_id!r} is no "
+            "table of as many; choose a table made for it, or ngram"
+        )
+    return TableDrafter(model)
+
+
+def _engine_lane(spec: str, lane: Lane | None) -> Lane:
+    if lane is None:
+        raise ConfigError(
+            f"draft {spec!r} needs a target that runs in this process's engine; use ngram or "
+            "table:FILE"
+        )
+    return lane
+
+
+def _layers(spec: str, argument: str, lane: Lane) -> int:
+    most = lane.decoder.config.num_layers
+    if not argument.isdecimal() or not 1 <= int(argument) <= most:
+        raise ConfigError(
+            f"draft {spec!r} must name 1 to {most} layers, as in layers:{most // 3 or 1}"
+        )
+    return int(argument)
+
+
+def _folder(
+    spec: str,
+    target: TargetInfo,
+    lane: Lane | None,
+    settings: Settings,
+    progress: StageProgress | None,
+) -> Drafter:
+    from outrider.engine import load_decoder
+    from outrider.models import load_text_assets, resolve
+    from outrider.text import HFTokenizer, check_same_vocabulary
+
+    folder: ModelFolder = resolve(
+        spec, home=settings.home, dtype=settings.engine.dtype, progress=progress
+    )
+    if target.tokenizer_json is None:
+        raise VocabularyMismatch(
+            f"draft model {folder.model_id!r} has a tokenizer, but target {target.model_id!r} has "
+            "none; use ngram or table:FILE"
+        )
+    check_same_vocabulary(
+        HFTokenizer(target.tokenizer_json).token_strings,
+        HFTokenizer(load_text_assets(folder.path).tokenizer_json).token_strings,
+        target_name=target.model_id,
+        draft_name=folder.model_id,
+    )
+    lane = _engine_lane(spec, lane)
+    decoder = load_decoder(folder.path, settings.engine)
+    name = folder.model_id
+    return _model(name, lane, decoder, target, settings, model_hash=folder.model_hash)
+
+
+def _model(
+    name: str,
+    lane: Lane,
+    decoder: Decoder,
+    target: TargetInfo,
+    settings: Settings,
+    *,
+    model_hash: str | None,
+) -> Drafter:
+    from outrider.drafters.model import ModelDrafter
+
+    context_length = min(decoder.config.context_length, target.context_length)
+    draft_lane = lane.engine.lane(
+        decoder,
+        num_slots=settings.engine.max_sessions,
+        max_length=context_length,
+        step_tokens=settings.engine.step_tokens,
+    )
+    info = DrafterInfo(
+        name=name,
+        deterministic=False,
+        context_length=context_length,
+        model_hash=model_hash,
+        vocab_fingerprint=target.vocab_fingerprint,
+    )
+    return ModelDrafter(
+        draft_lane, info, vocab_size=target.vocab_size, eos_token_ids=target.eos_token_ids
+    )

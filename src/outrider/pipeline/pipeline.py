@@ -1,0 +1,233 @@
+"""The round loop: draft, verify, commit, until the output ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+import structlog
+
+from outrider.config import Settings
+from outrider.control import create_controller
+from outrider.drafters import Drafter
+from outrider.errors import ContextLengthExceeded, RequestError, SessionLost, TargetFailed
+from outrider.metrics import Metrics
+from outrider.pipeline.drafting import Drafting
+from outrider.pipeline.session import Session, SpeculationStats, Step
+from outrider.sampling import noise_key, validate
+from outrider.targets import OpenRequest, Target
+from outrider.types import (
+    Draft,
+    DrafterInfo,
+    SamplingParams,
+    TargetInfo,
+    TokenIds,
+    Verification,
+)
+
+__all__ = ["Pipeline"]
+
+_MAX_REOPENINGS = 3
+"""Times in a row that a lost session is opened again before the request fails."""
+
+_log = structlog.get_logger("outrider.pipeline")
+
+
+class Pipeline:
+    """Serves sessions over one target, with any of several drafters.
+
+    Args:
+        target: the model whose output the caller gets.
+        info: what it says of itself.
+        drafters: by the names that requests use; the first is the default. May be empty.
+        settings: bounds and defaults.
+        metrics: where counts go.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        info: TargetInfo,
+        drafters: Mapping[str, tuple[Drafter, DrafterInfo]],
+        settings: Settings,
+        metrics: Metrics,
+    ) -> None:
+        self.info = info
+        self.metrics = metrics
+        self._target = target
+        self._drafters = dict(drafters)
+        self._speculation = settings.speculation
+        self._releasing: set[asyncio.Task[None]] = set()
+
+    @property
+    def drafter_names(self) -> tuple[str, ...]:
+        """Names that a request may ask for; the first is the default."""
+        return tuple(self._drafters)
+
+    def occupancy(self) -> tuple[int, int]:
+        """Sessions that the target holds, and sessions that fit."""
+        return self._target.occupancy()
+
+    def session(
+        self,
+        prompt_ids: TokenIds,
+        sampling: SamplingParams,
+        *,
+        key: int | None = None,
+        choice: int = 0,
+        tenant: str = "",
+        enabled: bool = True,
+        max_lookahead: int | None = None,
+        drafter: str | None = None,
+    ) -> Session:
+        """A validated session, not yet open.
+
+        Args:
+            prompt_ids: at least one token.
+            sampling: see `SamplingParams`.
+            key: noise key shared by the copies of one request; None takes it from the seed, or
+                draws one.
+            choice: index of this copy.
+            tenant: whose request it is.
+            enabled: False decodes plainly.
+            max_lookahead: a tighter bound on the lookahead.
+            drafter: name of a drafter; None takes the default.
+
+        Raises:
+            RequestError: a parameter has no meaning here; nothing was started.
+        """
+        validate(sampling, vocab_size=self.info.vocab_size)
+        self._check_prompt(prompt_ids, sampling)
+        name = self._choose_drafter(drafter, max_lookahead) if enabled else None
+        return Session(
+            opening=OpenRequest(
+                session_id=uuid.uuid4().hex,
+                epoch=0,
+                prompt_ids=prompt_ids,
+                output_ids=(),
+                sampling=sampling,
+                noise_key=noise_key(sampling.seed) if key is None else key,
+                choice=choice,
+                tenant=tenant,
+            ),
+            controller=create_controller(self._speculation, max_lookahead=max_lookahead),
+            max_draft_tokens=0 if name is None else self.info.capabilities.max_draft_tokens,
+            batch_invariant=self.info.capabilities.batch_invariant,
+            stats=SpeculationStats(drafter=name),
+        )
+
+    async def run(self, session: Session) -> AsyncGenerator[Step]:
+        """Decode `session` to its end. Closing the generator stops the work and frees everything,
+        once.
+
+        Raises:
+            Overloaded: the target has no room for the session.
+            TargetFailed: the target failed; what was yielded so far stands.
+        """
+        session.started_at = time.perf_counter()
+        drafting = self._drafting(session)
+        try:
+            await self._target.open(session.opening)
+            while not session.finished:
+                draft, plan = await drafting.propose(drafting.plan())
+                async with aclosing(self._advance(session, draft, plan.run)) as answers:
+                    async for answer in answers:
+                        step = session.commit(answer)
+                        drafting.observe(answer.drafted, answer.accepted)
+                        self.metrics.observe_answer(answer, session.stats.drafter, step.elapsed_s)
+                        yield step
+        finally:
+            await self._release(session, drafting)
+
+    async def close(self) -> None:
+        """Wait for releases under way, then close drafters and target."""
+        while self._releasing:
+            await asyncio.wait(self._releasing)
+        for drafter, _ in self._drafters.values():
+            await drafter.close()
+        await self._target.close()
+
+    async def _advance(
+        self, session: Session, draft: Draft, run: int
+    ) -> AsyncGenerator[Verification]:
+        """One round at the target. If the target lost the session, the round ends early and the
+        next one goes to a session opened again from what is committed."""
+        session.round_id += 1
+        answers = self._target.advance(
+            session.session_id, session.round_id, session.output_length, draft, run
+        )
+        try:
+            async with aclosing(answers):
+                async for answer in answers:
+                    yield answer
+        except SessionLost as error:
+            await self._reopen(session, error)
+
+    async def _reopen(self, session: Session, error: SessionLost) -> None:
+        epoch = session.opening.epoch + 1
+        if epoch > _MAX_REOPENINGS:
+            raise TargetFailed(f"the target keeps losing the session: {error}") from None
+        _log.warning("session_reopened", session=session.session_id, reason=str(error))
+        session.opening = replace(session.opening, epoch=epoch, output_ids=session.output_ids)
+        await self._target.release(session.session_id)
+        await self._target.open(session.opening)
+
+    async def _release(self, session: Session, drafting: Drafting) -> None:
+        """Release target and drafter, even if the caller is cancelled again meanwhile."""
+
+        async def release() -> None:
+            try:
+                await self._target.release(session.session_id)
+            finally:
+                await drafting.close()
+
+        task = asyncio.create_task(release())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+        await asyncio.shield(task)
+
+    def _drafting(self, session: Session) -> Drafting:
+        name = session.stats.drafter
+        return Drafting(
+            session,
+            None if name is None else self._drafters[name],
+            deadline_s=self._speculation.deadline_ms / 1000,
+            vocab_size=self.info.vocab_size,
+            on_failure=self.metrics.draft_failures.inc,
+        )
+
+    def _choose_drafter(self, name: str | None, max_lookahead: int | None) -> str | None:
+        if max_lookahead is not None and max_lookahead < 0:
+            raise RequestError(
+                f"max_lookahead is {max_lookahead}; use 0 for plain decoding",
+                param="speculation.max_lookahead",
+            )
+        if name is not None and name not in self._drafters:
+            known = ", ".join(self._drafters) or "none, since this server runs without drafters"
+            raise RequestError(
+                f"there is no drafter {name!r}; known are {known}", param="speculation.drafter"
+            )
+        return None if max_lookahead == 0 else name or next(iter(self._drafters), None)
+
+    def _check_prompt(self, prompt_ids: TokenIds, sampling: SamplingParams) -> None:
+        if not prompt_ids:
+            raise RequestError("the prompt is empty; send at least one token", param="prompt")
+        highest, lowest = max(prompt_ids), min(prompt_ids)
+        if lowest < 0 or highest >= self.info.vocab_size:
+            illegal = lowest if lowest < 0 else highest
+            raise RequestError(
+                f"the prompt has token id {illegal}; ids of this model lie in "
+                f"0..{self.info.vocab_size - 1}",
+                param="prompt",
+            )
+        wanted = len(prompt_ids) + sampling.max_tokens
+        if wanted > self.info.context_length:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {sampling.max_tokens}, "
+                f"together {wanted}; this model's context is {self.info.context_length}",
+                param="max_tokens" if len(prompt_ids) < self.info.context_length else "prompt",
+            )

@@ -1,0 +1,85 @@
+"""The contract of a target: the model whose output the caller gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.types import Draft, SamplingParams, TargetInfo, TokenIds, Verification
+
+__all__ = ["OpenRequest", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """All that a target needs to hold a session.
+
+    Attributes:
+        session_id: unique among the sessions of the target.
+        epoch: counts reopenings; rounds of an earlier epoch are void.
+        prompt_ids: the prompt.
+        output_ids: output tokens committed so far (kept apart from the prompt, since what counts
+            output tokens starts there); empty for a new session.
+        sampling: validated parameters.
+        noise_key: 64 bits that fix every random decision of the session.
+        choice: index of this copy among the `n` of one request.
+        tenant: whose request it is; nothing is shared between tenants.
+    """
+
+    session_id: str
+    epoch: int
+    prompt_ids: TokenIds
+    output_ids: TokenIds
+    sampling: SamplingParams
+    noise_key: int
+    choice: int = 0
+    tenant: str = ""
+
+
+class Target(Protocol):
+    """Judges drafts and decodes. Safe for use by many tasks of one event loop at a time."""
+
+    async def describe(self) -> TargetInfo:
+        """What the target is. Constant while it lives."""
+        ...
+
+    async def open(self, request: OpenRequest) -> None:
+        """Hold a session until `release`. Raises `Overloaded` if there is no room."""
+        ...
+
+    def advance(
+        self, session_id: str, round_id: int, position: int, draft: Draft, run: int
+    ) -> AsyncGenerator[Verification]:
+        """Judge the draft, then decode alone for up to `run` more tokens.
+
+        The first answer judges `draft` (which may be empty) and holds at least one token; each
+        further answer holds one. Closing the generator stops the work within the running step.
+
+        Args:
+            session_id: an open session.
+            round_id: rises with every call; the same id again repeats the recorded answers,
+                whatever draft comes with it.
+            position: output tokens that the caller has committed; what the target decoded beyond
+                is undone.
+            draft: at most `capabilities.max_draft_tokens` tokens.
+            run: tokens to decode alone afterwards.
+
+        Raises:
+            StaleRound: a later round was already asked for.
+            SessionLost: no such session, or `position` lies beyond what is held.
+            TargetFailed: the model failed.
+        """
+        ...
+
+    async def release(self, session_id: str) -> None:
+        """Stop the session's work and free what it holds. Unknown sessions are ignored."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything. The target is unusable afterwards."""
+        ...
+
+    def occupancy(self) -> tuple[int, int]:
+        """Sessions held, and sessions that fit."""
+        ...

@@ -1,0 +1,67 @@
+"""From what a user writes after `--target` to a target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outrider.config import Settings
+from outrider.models import StageProgress, TableModel
+from outrider.targets.base import Target
+from outrider.targets.table import TableTarget
+from outrider.types import Capabilities, TargetInfo
+
+if TYPE_CHECKING:
+    from outrider.engine import Lane
+
+__all__ = ["create_target"]
+
+_TABLE = "table:"
+
+
+def create_target(
+    settings: Settings, *, progress: StageProgress | None = None
+) -> tuple[Target, Lane | None]:
+    """Build the configured target, fetching and converting its model if need be. Blocks, for
+    seconds.
+
+    Returns:
+        The target, and the engine's lane that it runs on, for drafters beside it; None if it needs
+        no engine.
+
+    Raises:
+        ModelError, ConfigError: with the remedy in the message.
+    """
+    spec = settings.engine.target
+    if spec.startswith(_TABLE):
+        file = Path(spec.removeprefix(_TABLE))
+        limit = settings.engine.max_sessions
+        return TableTarget(TableModel.load(file), model_id=file.stem, max_sessions=limit), None
+    return _create_local(settings, progress)
+
+
+def _create_local(settings: Settings, progress: StageProgress | None) -> tuple[Target, Lane]:
+    from outrider.engine import load_decoder, open_lane
+    from outrider.models import load_text_assets, resolve
+    from outrider.targets.local import LocalTarget
+    from outrider.text import HFTokenizer, fingerprint
+
+    engine = settings.engine
+    folder = resolve(engine.target, home=settings.home, dtype=engine.dtype, progress=progress)
+    assets = load_text_assets(folder.path)
+    decoder = load_decoder(folder.path, engine)
+    lane = open_lane(decoder, engine, None)
+    info = TargetInfo(
+        model_id=folder.model_id,
+        model_hash=folder.model_hash,
+        vocab_size=decoder.config.vocab_size,
+        vocab_fingerprint=fingerprint(HFTokenizer(assets.tokenizer_json).token_strings),
+        eos_token_ids=assets.eos_token_ids,
+        context_length=lane.cache.max_length,
+        tokenizer_json=assets.tokenizer_json,
+        chat_template=assets.chat_template,
+        special_tokens=assets.special_tokens,
+        bos_token_id=assets.bos_token_id,
+        capabilities=Capabilities(max_draft_tokens=64),
+    )
+    return LocalTarget(lane, info), lane

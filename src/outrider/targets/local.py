@@ -1,0 +1,128 @@
+"""The target on the engine of this process. Verification runs right behind the forward pass, on
+its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import torch
+
+from outrider.engine import Feed, Job, Lane, StepInfo
+from outrider.errors import OutriderError, SessionLost, TargetFailed
+from outrider.targets.base import OpenRequest
+from outrider.targets.session import TargetSession
+from outrider.types import NO_DRAFT, Draft, TargetInfo, Verification
+
+__all__ = ["LocalTarget"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    session: TargetSession
+    slot: int
+
+
+class LocalTarget:
+    """Decodes on a lane of the engine.
+
+    Args:
+        lane: the model, its cache and its thread. Closed with the target.
+        info: what the target says of itself.
+    """
+
+    def __init__(self, lane: Lane, info: TargetInfo) -> None:
+        self._lane = lane
+        self._info = info
+        self._sessions: dict[str, _Held] = {}
+
+    async def describe(self) -> TargetInfo:
+        return self._info
+
+    async def open(self, request: OpenRequest) -> None:
+        slot = await self._lane.allocate()
+        session = TargetSession(request, self._info.eos_token_ids)
+        self._sessions[request.session_id] = _Held(session, slot)
+
+    async def advance(
+        self, session_id: str, round_id: int, position: int, draft: Draft, run: int
+    ) -> AsyncGenerator[Verification]:
+        held = self._sessions.get(session_id)
+        if held is None:
+            raise SessionLost(f"session {session_id} is not open here")
+        job = _Advance(self._lane, held, round_id, position, draft, run)
+        self._lane.submit(job)
+        try:
+            while (answer := await job.answers.get()) is not None:
+                if isinstance(answer, OutriderError):
+                    raise answer
+                if isinstance(answer, Exception):
+                    raise TargetFailed(f"the engine failed: {answer}") from answer
+                yield answer
+        finally:
+            job.cancel()
+
+    async def release(self, session_id: str) -> None:
+        held = self._sessions.pop(session_id, None)
+        if held is not None:
+            await self._lane.free(held.slot)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._lane.engine.close)
+
+    def occupancy(self) -> tuple[int, int]:
+        return self._lane.num_slots - self._lane.cache.num_free, self._lane.num_slots
+
+
+class _Advance(Job):
+    """One call of `LocalTarget.advance` on the engine's thread."""
+
+    def __init__(
+        self, lane: Lane, held: _Held, round_id: int, position: int, draft: Draft, run: int
+    ) -> None:
+        super().__init__(held.slot)
+        self.answers: asyncio.Queue[Verification | Exception | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._cache = lane.cache
+        self._session = held.session
+        self._round = (round_id, position)
+        self._draft = draft
+        self._steps_left = run + 1
+        self._begun = False
+
+    def feed(self) -> Feed | None:
+        session = self._session
+        if not self._begun:
+            self._begun = True
+            for answer in session.begin(*self._round):
+                self._answer(answer)
+        if session.finished or self._steps_left <= 0:
+            self._post(None)
+            return None
+        # The last token is always fed, since its logits are wanted.
+        known = min(self._cache.length(self.slot), len(session.tokens) - 1)
+        self._cache.truncate(self.slot, known)
+        return Feed([*session.tokens[known:], *self._draft.token_ids], len(self._draft) + 1)
+
+    def take(self, logits: torch.Tensor, step: StepInfo) -> None:
+        answer = self._session.judge(
+            self._draft, logits.cpu().numpy(), step_s=step.seconds, batch_size=step.batch_size
+        )
+        # What was rejected leaves the cache; the token that follows is not in it yet.
+        kept = min(self._cache.length(self.slot), len(self._session.tokens) - 1)
+        self._cache.truncate(self.slot, kept)
+        self._answer(answer)
+
+    def fail(self, error: Exception) -> None:
+        self._post(error)
+
+    def _answer(self, answer: Verification) -> None:
+        self._steps_left -= 1
+        self._draft = NO_DRAFT
+        self._post(answer)
+
+    def _post(self, item: Verification | Exception | None) -> None:
+        if not self.cancelled:
+            self._loop.call_soon_threadsafe(self.answers.put_nowait, item)

@@ -1,0 +1,128 @@
+"""Scripted targets and drafters for the round loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+
+from outrider.config import Settings, load_settings
+from outrider.drafters import Drafter, SessionView
+from outrider.errors import SessionLost
+from outrider.metrics import Metrics
+from outrider.models import TableModel
+from outrider.pipeline import Pipeline, Session
+from outrider.sampling import TokenSampler, noise_key
+from outrider.targets import OpenRequest, TableTarget, Target
+from outrider.types import Draft, DrafterInfo, SamplingParams
+
+
+def settings(**speculation: object) -> Settings:
+    return load_settings(None, {"speculation": speculation})
+
+
+def table_target(file: Path, *, max_sessions: int = 32) -> TableTarget:
+    return TableTarget(TableModel.load(file), model_id=file.stem, max_sessions=max_sessions)
+
+
+async def pipeline_over(
+    target: Target, *drafters: Drafter, configured: Settings | None = None
+) -> Pipeline:
+    described = [(drafter, await drafter.describe()) for drafter in drafters]
+    return Pipeline(
+        target,
+        await target.describe(),
+        {info.name: (drafter, info) for drafter, info in described},
+        configured or settings(),
+        Metrics(),
+    )
+
+
+async def run(pipeline: Pipeline, session: Session) -> tuple[int, ...]:
+    async with aclosing(pipeline.run(session)) as steps:
+        return tuple([token async for step in steps for token in step.token_ids])
+
+
+def alone(
+    file: Path, prompt: Sequence[int], sampling: SamplingParams, choice: int = 0
+) -> tuple[int, ...]:
+    """What the target alone says: an independent loop over its table, without any of the
+    machinery.
+    """
+    model = TableModel.load(file)
+    sampler = TokenSampler(sampling, noise_key(sampling.seed), choice)
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < sampling.max_tokens:
+        logits = np.array(model.logits(tokens, len(tokens)))
+        tokens.append(sampler.sample(logits, len(tokens)))
+        if tokens[-1] in model.eos_token_ids and not sampling.ignore_eos:
+            break
+    return tuple(tokens[len(prompt) :])
+
+
+class ScriptedDrafter:
+    """Drafts whatever `script` says of a view: tokens, an exception to raise, or seconds to
+    wait.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[SessionView, int], Sequence[int] | Exception | float],
+        *,
+        name: str = "scripted",
+        context_length: int | None = None,
+    ) -> None:
+        self._script = script
+        self._info = DrafterInfo(name=name, context_length=context_length)
+        self.asked: list[tuple[int, int]] = []
+        self.released: list[str] = []
+        self.called = asyncio.Event()
+
+    async def describe(self) -> DrafterInfo:
+        return self._info
+
+    async def propose(self, view: SessionView, max_tokens: int) -> Draft:
+        self.asked.append((view.length, max_tokens))
+        self.called.set()
+        said = self._script(view, max_tokens)
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, float):
+            await asyncio.sleep(said)
+            said = ()
+        return Draft(tuple(said), self._info.name)
+
+    async def release(self, session_id: str) -> None:
+        self.released.append(session_id)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class ForgetfulTarget:
+    """A target that loses the session in the rounds named."""
+
+    def __init__(self, inner: TableTarget, lost_rounds: set[int]) -> None:
+        self._inner = inner
+        self._lost_rounds = lost_rounds
+        self.opened: list[OpenRequest] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._inner, name)
+
+    async def open(self, request: OpenRequest) -> None:
+        self.opened.append(request)
+        await self._inner.open(request)
+
+    async def advance(self, session_id, round_id, position, draft, run):
+        if round_id in self._lost_rounds:
+            await self._inner.release(session_id)
+            raise SessionLost(f"{session_id} was forgotten")
+        async with aclosing(
+            self._inner.advance(session_id, round_id, position, draft, run)
+        ) as answers:
+            async for answer in answers:
+                yield answer

@@ -1,0 +1,314 @@
+"""The round loop: faults of drafter and target, cancellation, finish reasons, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from itertools import pairwise
+
+import pytest
+
+from outrider.drafters import NgramDrafter
+from outrider.errors import (
+    ContextLengthExceeded,
+    DraftFailed,
+    Overloaded,
+    RequestError,
+    TargetFailed,
+)
+from outrider.types import Exactness, FinishReason, Origin, SamplingParams, VerificationMethod
+from tests.pipeline.scenes import (
+    ForgetfulTarget,
+    ScriptedDrafter,
+    alone,
+    pipeline_over,
+    run,
+    settings,
+    table_target,
+)
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = (0, 1)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
+
+
+@pytest.fixture
+def file(write_table):
+    return write_table("target", seed=1, order=2)
+
+
+def right(file):
+    """A script that always drafts what the target will say."""
+    output = alone(file, PROMPT, GREEDY)
+    return lambda view, k: output[view.length - len(PROMPT) :][:k]
+
+
+FAULTS = {
+    "raises": lambda view, k: DraftFailed("broken"),
+    "has a bug": lambda view, k: KeyError("bug"),
+    "hangs": lambda view, k: 60.0,
+    "drafts an id above the vocabulary": lambda view, k: [0, 5],
+    "drafts a negative id": lambda view, k: [-1],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_drafter_that_fails_costs_nothing_but_its_drafts(file, fault) -> None:
+    drafter = ScriptedDrafter(FAULTS[fault])
+    pipeline = await pipeline_over(table_target(file), drafter, configured=settings(deadline_ms=10))
+    session = pipeline.session(PROMPT, GREEDY)
+    assert await run(pipeline, session) == alone(file, PROMPT, GREEDY)
+    assert session.stats.drafted == 0
+    assert session.stats.failures > 0
+    assert pipeline.metrics.draft_failures._value.get() == session.stats.failures
+
+
+async def test_after_a_failed_draft_the_target_runs_alone_for_a_while(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: DraftFailed("broken"))
+    pipeline = await pipeline_over(table_target(file), drafter)
+    await run(pipeline, pipeline.session(PROMPT, GREEDY))
+    lengths = [length for length, _ in drafter.asked]
+    assert all(later - earlier >= 16 for earlier, later in pairwise(lengths))
+
+
+async def test_a_drafter_that_keeps_failing_is_given_up_for_the_session(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: DraftFailed("broken"))
+    pipeline = await pipeline_over(table_target(file), drafter)
+    await run(pipeline, pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=400)))
+    assert len(drafter.asked) == 3
+
+
+async def test_a_draft_longer_than_asked_for_is_cut(file) -> None:
+    output = alone(file, PROMPT, GREEDY)
+    script = lambda view, k: output[view.length - len(PROMPT) :]  # noqa: E731 # ignores k on purpose
+    configured = settings(controller="fixed", lookahead=3)
+    pipeline = await pipeline_over(
+        table_target(file), ScriptedDrafter(script), configured=configured
+    )
+    session = pipeline.session(PROMPT, GREEDY)
+    assert await run(pipeline, session) == output
+    assert session.stats.drafted <= 3 * session.stats.drafts
+
+
+async def test_beyond_the_drafters_context_nothing_is_drafted(file) -> None:
+    drafter = ScriptedDrafter(right(file), context_length=len(PROMPT) + 10)
+    pipeline = await pipeline_over(table_target(file), drafter)
+    session = pipeline.session(PROMPT, GREEDY)
+    assert await run(pipeline, session) == alone(file, PROMPT, GREEDY)
+    assert max(length + k for length, k in drafter.asked) <= len(PROMPT) + 10
+
+
+async def test_the_first_token_never_waits_for_the_drafter(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: 60.0)
+    pipeline = await pipeline_over(
+        table_target(file), drafter, configured=settings(deadline_ms=60_000)
+    )
+    async with aclosing(pipeline.run(pipeline.session(PROMPT, GREEDY))) as steps:
+        await asyncio.wait_for(anext(steps), timeout=5)
+    assert drafter.asked == []
+
+
+@pytest.mark.parametrize("lost", [{1}, {2}, {3, 4}, {2, 5, 8}])
+async def test_a_lost_session_is_reopened_and_the_output_is_unaffected(file, lost) -> None:
+    target = ForgetfulTarget(table_target(file), lost)
+    sampling = SamplingParams(seed=4, max_tokens=40)
+    configured = settings(controller="fixed", lookahead=2)
+    pipeline = await pipeline_over(target, NgramDrafter(), configured=configured)
+    assert await run(pipeline, pipeline.session(PROMPT, sampling)) == alone(file, PROMPT, sampling)
+    epochs = [request.epoch for request in target.opened]
+    assert epochs == list(range(len(lost) + 1))
+    assert len({request.noise_key for request in target.opened}) == 1
+    assert pipeline.occupancy()[0] == 0
+
+
+async def test_a_target_that_keeps_losing_the_session_fails_the_request(file) -> None:
+    target = ForgetfulTarget(table_target(file), set(range(100)))
+    pipeline = await pipeline_over(target)
+    with pytest.raises(TargetFailed, match="keeps losing the session"):
+        await run(pipeline, pipeline.session(PROMPT, GREEDY))
+    assert pipeline.occupancy()[0] == 0
+
+
+async def test_closing_the_steps_early_releases_target_and_drafter_once(file) -> None:
+    drafter = ScriptedDrafter(right(file))
+    pipeline = await pipeline_over(table_target(file), drafter)
+    session = pipeline.session(PROMPT, GREEDY)
+    async with aclosing(pipeline.run(session)) as steps:
+        await anext(steps)
+        await anext(steps)
+        assert pipeline.occupancy()[0] == 1
+    assert pipeline.occupancy()[0] == 0
+    assert drafter.released == [session.session_id]
+
+
+async def test_cancellation_while_a_draft_is_pending_releases_everything_at_once(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: 60.0)
+    pipeline = await pipeline_over(
+        table_target(file), drafter, configured=settings(deadline_ms=60_000)
+    )
+    session = pipeline.session(PROMPT, GREEDY)
+    task = asyncio.create_task(run(pipeline, session))
+    await drafter.called.wait()
+    started = time.perf_counter()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.perf_counter() - started < 1
+    assert pipeline.occupancy()[0] == 0
+    assert drafter.released == [session.session_id]
+
+
+async def test_no_room_at_the_target_is_reported_and_leaks_nothing(file) -> None:
+    pipeline = await pipeline_over(table_target(file, max_sessions=1))
+    async with aclosing(pipeline.run(pipeline.session(PROMPT, GREEDY))) as steps:
+        await anext(steps)
+        with pytest.raises(Overloaded):
+            await run(pipeline, pipeline.session(PROMPT, GREEDY))
+        assert pipeline.occupancy() == (1, 1)
+    assert pipeline.occupancy() == (0, 1)
+
+
+async def test_finish_reasons_tell_eos_from_the_budget(write_table) -> None:
+    file = write_table("target", seed=1, order=2, eos=(2,))
+    pipeline = await pipeline_over(table_target(file), NgramDrafter())
+    stopped = pipeline.session(PROMPT, SamplingParams(seed=1, max_tokens=1000))
+    output = await run(pipeline, stopped)
+    assert output[-1] == 2
+    assert 2 not in output[:-1]
+    assert stopped.finish_reason is FinishReason.STOP
+    short = pipeline.session(PROMPT, SamplingParams(seed=1, max_tokens=1))
+    assert len(await run(pipeline, short)) == 1
+    assert short.finish_reason is (FinishReason.STOP if output[0] == 2 else FinishReason.LENGTH)
+
+
+async def test_every_token_says_where_it_came_from(file) -> None:
+    output = alone(file, PROMPT, GREEDY)
+    script = lambda view, k: (*output[view.length - 2 :][:2], (output[view.length] + 1) % 5)[:k]  # noqa: E731
+    configured = settings(controller="fixed", lookahead=3)
+    pipeline = await pipeline_over(
+        table_target(file), ScriptedDrafter(script), configured=configured
+    )
+    async with aclosing(pipeline.run(pipeline.session(PROMPT, GREEDY))) as steps:
+        first, second = [await anext(steps), await anext(steps)]
+    assert first.origins == (Origin.PLAIN,)
+    assert second.origins == (Origin.ACCEPTED, Origin.ACCEPTED, Origin.RECOVERED)
+
+
+async def test_statistics_match_a_scripted_draft(file) -> None:
+    """Two of three drafted tokens are right in every round: three tokens a round, acceptance two
+    thirds.
+    """
+    output = alone(file, PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
+
+    def script(view, k):
+        position = view.length - len(PROMPT)
+        return [*output[position : position + 2], (output[position + 2] + 1) % 5]
+
+    configured = settings(controller="fixed", lookahead=3)
+    pipeline = await pipeline_over(
+        table_target(file), ScriptedDrafter(script), configured=configured
+    )
+    session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=31))
+    assert len(await run(pipeline, session)) == 31
+    assert session.stats.rounds == 11
+    assert (session.stats.drafts, session.stats.drafted, session.stats.accepted) == (10, 29, 20)
+    metrics = pipeline.metrics
+    assert metrics.accepted_tokens._value.get() == 20
+    assert metrics.rejected_tokens._value.get() == 9
+    assert metrics.output_tokens._value.get() == 31
+    per_position = [metrics.accepted_per_position.labels(str(i))._value.get() for i in range(3)]
+    assert per_position == [10, 10, 0]
+
+
+async def test_at_zero_a_shadow_draft_brings_speculation_back_without_costing_a_round(file) -> None:
+    output = alone(file, PROMPT, SamplingParams(temperature=0.0, max_tokens=300))
+    script = lambda view, k: output[view.length - len(PROMPT) :][:k]  # noqa: E731
+    configured = settings(controller="window", lookahead=0, window=2)
+    pipeline = await pipeline_over(
+        table_target(file), ScriptedDrafter(script), configured=configured
+    )
+    session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=300))
+    assert await run(pipeline, session) == output
+    assert session.stats.drafted > 100
+
+
+async def test_a_hanging_shadow_draft_never_delays_the_output(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: 60.0)
+    configured = settings(controller="window", lookahead=0, deadline_ms=60_000)
+    pipeline = await pipeline_over(table_target(file), drafter, configured=configured)
+    sampling = SamplingParams(temperature=0.0, max_tokens=100)
+    async with asyncio.timeout(5):
+        assert await run(pipeline, pipeline.session(PROMPT, sampling)) == alone(
+            file, PROMPT, sampling
+        )
+    assert len(drafter.asked) == 1
+
+
+async def test_speculation_can_be_turned_off_per_request(file) -> None:
+    drafter = ScriptedDrafter(right(file))
+    pipeline = await pipeline_over(table_target(file), drafter)
+    for off in ({"enabled": False}, {"max_lookahead": 0}):
+        session = pipeline.session(PROMPT, GREEDY, **off)
+        await run(pipeline, session)
+        assert session.stats.drafter is None
+    assert drafter.asked == []
+
+
+async def test_a_request_picks_its_drafter_and_bounds_its_lookahead(file) -> None:
+    one, two = ScriptedDrafter(right(file), name="one"), ScriptedDrafter(right(file), name="two")
+    pipeline = await pipeline_over(table_target(file), one, two)
+    await run(pipeline, pipeline.session(PROMPT, GREEDY, drafter="two", max_lookahead=2))
+    assert one.asked == []
+    assert {k for _, k in two.asked} <= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "options", "complaint"),
+    [
+        ((), GREEDY, {}, "the prompt is empty"),
+        ((0, 5), GREEDY, {}, "token id 5; ids of this model lie in 0..4"),
+        ((0, -1), GREEDY, {}, "token id -1"),
+        (PROMPT, SamplingParams(max_tokens=0), {}, "max_tokens is 0"),
+        (PROMPT, SamplingParams(temperature=float("nan")), {}, "temperature is nan"),
+        (PROMPT, GREEDY, {"drafter": "nobody"}, "no drafter 'nobody'; known are ngram"),
+        (PROMPT, GREEDY, {"max_lookahead": -1}, "max_lookahead is -1"),
+    ],
+)
+async def test_an_impossible_request_is_refused_by_name(
+    file, prompt, sampling, options, complaint
+) -> None:
+    pipeline = await pipeline_over(table_target(file), NgramDrafter())
+    with pytest.raises(RequestError) as caught:
+        pipeline.session(prompt, sampling, **options)
+    assert complaint in str(caught.value)
+
+
+async def test_prompt_and_budget_must_fit_the_context(write_table) -> None:
+    file = write_table("target", context_length=20)
+    pipeline = await pipeline_over(table_target(file))
+    pipeline.session((0,) * 10, SamplingParams(max_tokens=10))
+    with pytest.raises(ContextLengthExceeded) as caught:
+        pipeline.session((0,) * 10, SamplingParams(max_tokens=11))
+    assert caught.value.param == "max_tokens"
+    with pytest.raises(ContextLengthExceeded) as caught:
+        pipeline.session((0,) * 20, SamplingParams(max_tokens=1))
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "enabled", "expected"),
+    [
+        (GREEDY, True, (VerificationMethod.GREEDY, Exactness.IDENTICAL)),
+        (SamplingParams(seed=1), True, (VerificationMethod.MATCHING, Exactness.IDENTICAL)),
+        (SamplingParams(), True, (VerificationMethod.MATCHING, Exactness.DISTRIBUTION)),
+        (SamplingParams(), False, (VerificationMethod.NONE, Exactness.IDENTICAL)),
+    ],
+)
+async def test_a_session_states_how_it_was_verified(file, sampling, enabled, expected) -> None:
+    drafter = ScriptedDrafter(lambda view, k: [0] * k)
+    pipeline = await pipeline_over(table_target(file), drafter)
+    session = pipeline.session(PROMPT, sampling, enabled=enabled)
+    await run(pipeline, session)
+    assert session.verification()[:2] == expected
