@@ -1,0 +1,135 @@
+"""Reading a request's body within limits of size and time, and decoding it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope
+
+from outrider.errors import RequestError
+from outrider.gateway.errors import ClientGone
+
+__all__ = ["BODY_S", "decode", "read_body"]
+
+BODY_S = 30.0
+"""Seconds within which the whole body must have come."""
+
+_LINGER_S = 2.0
+
+_T = TypeVar("_T")
+_PART = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_CLOSE = {"Connection": "close"}
+
+
+async def read_body(
+    scope: Scope, receive: Receive, *, max_bytes: int, timeout_s: float = BODY_S
+) -> bytes:
+    """The whole body.
+
+    Raises:
+        HTTPException: not declared as JSON (415), too large (413) or too slow (408).
+        ClientGone: the client closed the connection.
+    """
+    headers = Headers(scope=scope)
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        # Also keeps web pages from using a server on their reader's machine behind his back.
+        raise HTTPException(
+            415, f"Content-Type is {media_type[:80]!r}; send application/json", headers=_CLOSE
+        )
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length) > max_bytes:
+        await _discard(receive)
+        raise _too_large(f"{length[:20]} bytes", max_bytes)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
+                    break
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise HTTPException(
+            408, f"the body did not arrive within {timeout_s:g} s; send it again", headers=_CLOSE
+        ) from None
+    await _discard(receive)
+    raise _too_large("longer", max_bytes)
+
+
+def _too_large(size: str, max_bytes: int) -> HTTPException:
+    message = f"the body is {size}; at most {max_bytes} bytes are taken (limits.max_body_bytes)"
+    return HTTPException(413, message, headers=_CLOSE)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on a moment: a client that still sends when we close would never see the answer."""
+    try:
+        async with asyncio.timeout(_LINGER_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def decode(body: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
+    """The request in `body`.
+
+    Raises:
+        RequestError: not JSON, or not of the expected form; the message names place and value.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(body, str(error)) from None
+    except msgspec.DecodeError as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError(
+            "the body is nested too deeply; send flatter JSON", code="invalid_json"
+        ) from None
+
+
+def _invalid(body: bytes, message: str) -> RequestError:
+    what, _, where = message.partition(" - at `$")
+    path = where.rstrip("`").lstrip(".")
+    expected = what.replace("`", "")
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        field = f"{path}.{match[1]}" if path else match[1]
+        return RequestError(
+            f"{field[:200]} is not a field that this server knows; leave it out",
+            param=field[:200],
+            code="unknown_field",
+        )
+    if match := re.fullmatch(r"Object missing required field `(.*)`", what, re.DOTALL):
+        field = f"{path}.{match[1]}" if path else match[1]
+        return RequestError(f"{field} is missing", param=field, code="missing_field")
+    expected = expected[:1].lower() + expected[1:]
+    if not path:
+        return RequestError(f"the body must be a JSON object: {expected}", code="invalid_type")
+    value = _value_at(body, [name or int(index) for name, index in _PART.findall(f".{path}")])
+    return RequestError(f"{path} is {value}: {expected}", param=path, code="invalid_type")
+
+
+def _value_at(body: bytes, path: Sequence[str | int]) -> str:
+    """The JSON of the value that was refused, shortened."""
+    try:
+        value: Any = msgspec.json.decode(body)
+        for part in path:
+            value = value[part]
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.DecodeError, RecursionError, LookupError, TypeError):
+        return "out of range"  # the only value that is valid JSON and yet cannot be read
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,206 @@
+"""From a decoded request to validated sessions: checks, chat template, budgets, noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.errors import RequestError
+from outrider.gateway.generation import Choice
+from outrider.gateway.prompts import chat_prompt, encode, split_prompt
+from outrider.gateway.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    SpeculationOptions,
+    refuse_unsupported,
+)
+from outrider.gateway.service import Service
+from outrider.pipeline import Session
+from outrider.sampling import noise_key
+from outrider.text import StopStrings
+from outrider.types import SamplingParams, TokenIds
+
+__all__ = ["Job", "prepare_chat", "prepare_completion"]
+
+_MAX_STOPS = 16
+_MAX_STOP_CHARS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request, ready to run.
+
+    Attributes:
+        choices: in order of their index.
+        prompts: token ids of each prompt, in the order of the request.
+        chat: whether it came as a chat.
+        stream, include_usage, continuous_usage, return_token_ids: how the client wants the answer.
+        speculation: what it asked for.
+    """
+
+    choices: Sequence[Choice]
+    prompts: Sequence[TokenIds]
+    chat: bool
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    return_token_ids: bool
+    speculation: SpeculationOptions
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once, however many copies it gets."""
+        return sum(len(prompt) for prompt in self.prompts)
+
+    def prompt_of(self, index: int) -> TokenIds:
+        """The prompt of the choice at `index`."""
+        return self.prompts[index * len(self.prompts) // len(self.choices)]
+
+
+async def prepare_chat(service: Service, request: ChatRequest) -> Job:
+    """Check and tokenize a chat. Raises `RequestError`."""
+    _check(service, request)
+    budget = request.max_tokens
+    if request.max_completion_tokens is not None:
+        if budget not in (None, request.max_completion_tokens):
+            raise RequestError(
+                f"max_tokens is {budget} and max_completion_tokens "
+                f"{request.max_completion_tokens}; send one of them",
+                param="max_completion_tokens",
+            )
+        budget = request.max_completion_tokens
+    prompt = await chat_prompt(service, request.messages)
+    try:
+        return _job(service, request, [prompt], budget, chat=True)
+    except RequestError as error:
+        # The pipeline names fields as plain completions spell them.
+        spelled = {"prompt": "messages"}
+        if request.max_completion_tokens is not None:
+            spelled["max_tokens"] = "max_completion_tokens"
+        error.param = spelled.get(error.param or "", error.param)
+        raise
+
+
+async def prepare_completion(service: Service, request: CompletionRequest) -> Job:
+    """Check and tokenize a plain completion. Raises `RequestError`."""
+    _check(service, request)
+    prompts = split_prompt(request.prompt)
+    if len(prompts) > service.settings.limits.max_choices:
+        raise RequestError(
+            f"prompt has {len(prompts)} entries; at most {service.settings.limits.max_choices} "
+            "are taken in one request (limits.max_choices)",
+            param="prompt",
+        )
+    special = request.add_special_tokens
+    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
+    ids = [
+        await encode(service, prompt, special, "prompt", size=size)
+        if isinstance(prompt, str)
+        else prompt
+        for prompt in prompts
+    ]
+    return _job(service, request, ids, request.max_tokens, chat=False)
+
+
+def _check(service: Service, request: GenerationRequest) -> None:
+    service.check_model(request.model)
+    refuse_unsupported(request)
+    if request.stream_options is not None:
+        refuse_unsupported(request.stream_options, "stream_options.")
+        if not request.stream:
+            raise RequestError(
+                "stream_options is set but stream is not true; leave it out or set stream to true",
+                param="stream_options",
+            )
+    limit = service.settings.limits.max_choices
+    if request.n is not None and not 1 <= request.n <= limit:
+        raise RequestError(
+            f"n is {request.n}; it must lie in 1..{limit} (limits.max_choices)", param="n"
+        )
+    if request.top_k is not None and request.top_k < -1:
+        raise RequestError(
+            f"top_k is {request.top_k}; use 0 or -1 to keep all tokens, or a positive count",
+            param="top_k",
+        )
+    drafter = request.speculation.drafter if request.speculation else None
+    known = service.pipeline.drafter_names
+    if drafter is not None and drafter not in known:
+        names = ", ".join(known) or "none, since this server runs without drafters"
+        raise RequestError(
+            f"there is no drafter {drafter[:200]!r}; known are {names}", param="speculation.drafter"
+        )
+
+
+def _job(
+    service: Service,
+    request: GenerationRequest,
+    prompts: Sequence[TokenIds],
+    budget: int | None,
+    *,
+    chat: bool,
+) -> Job:
+    stops = _stops(request.stop)
+    copies = request.n or 1
+    speculation = request.speculation or SpeculationOptions()
+    choices: list[Choice] = []
+    for prompt in prompts:
+        sampling = _sampling(service, request, prompt, budget)
+        key = noise_key(request.seed)
+        for copy in range(copies):
+            session: Session = service.pipeline.session(
+                prompt,
+                sampling,
+                key=key,
+                choice=copy,
+                enabled=speculation.enabled,
+                max_lookahead=speculation.max_lookahead,
+                drafter=speculation.drafter,
+            )
+            detokenizer = service.tokenizer.detokenizer(() if chat else prompt)
+            choices.append(Choice(len(choices), session, detokenizer, StopStrings(stops)))
+    options = request.stream_options
+    return Job(
+        choices=choices,
+        prompts=prompts,
+        chat=chat,
+        stream=bool(request.stream),
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+        return_token_ids=bool(request.return_token_ids),
+        speculation=speculation,
+    )
+
+
+def _sampling(
+    service: Service, request: GenerationRequest, prompt: TokenIds, budget: int | None
+) -> SamplingParams:
+    if budget is None:
+        left = service.pipeline.info.context_length - len(prompt)
+        budget = max(min(service.settings.limits.default_max_tokens, left), 1)
+    return SamplingParams(
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_k=max(request.top_k or 0, 0),
+        top_p=1.0 if request.top_p is None else request.top_p,
+        min_p=request.min_p or 0.0,
+        seed=request.seed,
+        max_tokens=budget,
+        stop_token_ids=frozenset(request.stop_token_ids or ()),
+        ignore_eos=bool(request.ignore_eos),
+    )
+
+
+def _stops(stop: str | list[str] | None) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if len(stops) > _MAX_STOPS:
+        raise RequestError(
+            f"stop has {len(stops)} strings; at most {_MAX_STOPS} are taken", param="stop"
+        )
+    for string in stops:
+        if len(string) > _MAX_STOP_CHARS:
+            raise RequestError(
+                f"stop has a string of {len(string)} characters; at most {_MAX_STOP_CHARS} "
+                "are taken",
+                param="stop",
+            )
+    return stops

@@ -1,0 +1,238 @@
+"""Request bodies, and how strictly they are read.
+
+Every field of OpenAI's API is known here. It is either honoured, or without effect on the output
+and ignored, or not supported by this version: then only its neutral value (`null`, `0`, `false`, an
+empty list, ...) is accepted. An unknown field is refused, so nothing is silently half-honoured.
+
+Ignored, whatever they hold: `user`, `metadata`, `service_tier`, `parallel_tool_calls`,
+`prompt_cache_key`, `prompt_cache_retention`, `safety_identifier`; of messages `refusal` and
+`annotations`, which come with an answer that is sent back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from outrider.errors import RequestError
+
+__all__ = [
+    "ROLES",
+    "ChatRequest",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "GenerationRequest",
+    "Message",
+    "SpeculationOptions",
+    "StreamOptions",
+    "TokenizeRequest",
+    "refuse_unsupported",
+]
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """What a stream tells besides the text.
+
+    Attributes:
+        include_usage: a last chunk without choices carries the usage of the whole request.
+        continuous_usage_stats: every chunk carries the usage so far.
+        include_obfuscation: unsupported unless false.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: Any = None
+
+
+class SpeculationOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """Per-request policy, an extension of OpenAI's API.
+
+    Attributes:
+        enabled: False decodes plainly.
+        max_lookahead: a tighter bound on drafted tokens per round; 0 decodes plainly.
+        drafter: which of the server's drafters to use; None takes the default.
+    """
+
+    enabled: bool = True
+    max_lookahead: int | None = None
+    drafter: str | None = None
+
+
+class Message(Struct, forbid_unknown_fields=True, frozen=True):
+    """One message of a chat. Content is a text, or a list of `{"type": "text", "text": ...}`."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+    refusal: Any = None
+    annotations: Any = None
+
+
+class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What chat and plain completions have in common; see the module for unsupported fields."""
+
+    model: str
+    max_tokens: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    speculation: SpeculationOptions | None = None
+
+    user: str | None = None
+    metadata: Any = None
+    service_tier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    repetition_penalty: Any = None
+    length_penalty: Any = None
+    logit_bias: Any = None
+    logprobs: Any = None
+    best_of: Any = None
+    use_beam_search: Any = None
+    min_tokens: Any = None
+    prediction: Any = None
+    response_format: Any = None
+    skip_special_tokens: Any = None
+    spaces_between_special_tokens: Any = None
+    include_stop_str_in_output: Any = None
+
+
+class ChatRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    parallel_tool_calls: Any = None
+
+    top_logprobs: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    reasoning_effort: Any = None
+    store: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    add_generation_prompt: Any = None
+    continue_final_message: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: Any = None
+
+
+class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """`POST /v1/completions`. The prompt is a text, texts, token ids, or lists of token ids."""
+
+    prompt: str | list[str | int | list[int]]
+    add_special_tokens: bool = True
+
+    echo: Any = None
+    suffix: Any = None
+
+
+class TokenizeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """`POST /tokenize`: a text, or the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | UnsetType = UNSET
+    messages: list[Message] | UnsetType = UNSET
+    add_special_tokens: bool = True
+
+
+class DetokenizeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "min_tokens": (0,),
+    "prediction": (),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "audio": (),
+    "modalities": (["text"],),
+    "moderation": (),
+    "reasoning_effort": (),
+    "store": (False,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "echo": (False,),
+    "suffix": ("",),
+    "stream_options.include_obfuscation": (False,),
+    "tool_calls": ([],),
+}
+"""The values, beside null, with which a field of this version asks for nothing."""
+
+
+def refuse_unsupported(request: Struct, path: str = "") -> None:
+    """Raise `RequestError` for the first field of `request` that asks for what is not supported.
+
+    Args:
+        request: a request or a part of one.
+        path: where the part lies, with its dot, such as `messages[0].`.
+    """
+    for name in request.__struct_fields__:
+        neutral = _NEUTRAL.get(name, _NEUTRAL.get(path + name))
+        value = getattr(request, name)
+        if neutral is None or value is None or any(_same(value, same) for same in neutral):
+            continue
+        allowed = "null" if not neutral else f"{_json(neutral[0])} or null"
+        raise RequestError(
+            f"{path}{name} is {_json(value)}, which this version does not support; "
+            f"leave it out or send {allowed}",
+            param=path + name,
+            code="unsupported_value",
+        )
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def _json(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,170 @@
+"""Everything beside the completions, and the form of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from outrider import __version__
+from outrider.gateway.body import read_body
+
+from .conftest import Serving
+from .serving import ScriptedTarget, scripted
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/completions"
+HELLO = {"model": "bytes", "prompt": "Hi"}
+
+
+def silent() -> ScriptedTarget:
+    return ScriptedTarget(lambda _: [(256,)])
+
+
+async def test_the_model_is_listed_and_found_by_name() -> None:
+    async with scripted(silent()) as gateway:
+        listed = (await gateway.client.get("/v1/models")).json()
+        found = (await gateway.client.get("/v1/models/bytes")).json()
+        missing = await gateway.client.get("/v1/models/some/other")
+    assert listed == {"object": "list", "data": [found]}
+    assert found["id"] == "bytes"
+    assert found["object"] == "model"
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+
+
+async def test_probes_and_version_answer() -> None:
+    async with scripted(silent()) as gateway:
+        assert (await gateway.client.get("/health")).json() == {"status": "ok"}
+        assert (await gateway.client.get("/ready")).json() == {"status": "ready"}
+        assert (await gateway.client.get("/version")).json() == {"version": __version__}
+        hint = await gateway.client.get("/")
+    assert "curl" in hint.text
+    assert '"model": "bytes"' in hint.text
+
+
+async def test_text_goes_to_tokens_and_back() -> None:
+    async with scripted(silent()) as gateway:
+        tokens = (await gateway.post("/tokenize", {"prompt": "Hé"})).json()
+        text = (await gateway.post("/detokenize", {"tokens": tokens["tokens"]})).json()
+        chat = {"messages": [{"role": "user", "content": "x"}]}
+        templated = (await gateway.post("/tokenize", chat)).json()
+    assert tokens == {"count": 3, "max_model_len": 4096, "tokens": list("Hé".encode())}
+    assert text == {"prompt": "Hé"}
+    assert bytes(templated["tokens"]) == b"user: x\nassistant:"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tokenize", {}, "prompt is missing"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "send one"),
+        ("/tokenize", {"prompt": "a", "model": "x"}, "'x'"),
+        ("/detokenize", {"tokens": [257]}, "257"),
+        ("/detokenize", {"tokens": "a"}, '"a"'),
+    ],
+)
+async def test_what_cannot_be_tokenized_is_refused(path: str, body: Any, words: str) -> None:
+    async with scripted(silent()) as gateway:
+        response = await gateway.post(path, body)
+    assert response.status_code in (400, 404)
+    assert words in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/nothing", 404, "not_found"),
+        ("GET", "/v1/models/", 404, "model_not_found"),
+        ("GET", "/v1/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/%1b%5b31m", 404, "not_found"),
+    ],
+)
+async def test_a_path_or_method_that_is_not_served_has_the_same_form(
+    method: str, path: str, status: int, code: str
+) -> None:
+    async with scripted(silent()) as gateway:
+        response = await gateway.client.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"].keys() == {"message", "type", "param", "code"}
+    assert response.json()["error"]["code"] == code
+    assert response.headers["x-request-id"]
+    assert "\x1b" not in response.text
+
+
+async def test_metrics_count_requests_and_tell_the_slots(table_gateway: Serving) -> None:
+    async with table_gateway() as gateway:
+        await gateway.post(PATH, {"model": "target", "prompt": [0], "max_tokens": 9})
+        await gateway.post(PATH, {"model": "target", "prompt": [77]})
+        await gateway.client.get("/v1/who/are/you")
+        response = await gateway.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    lines = response.text.splitlines()
+    assert 'outrider_requests_total{endpoint="/v1/completions",status="200"} 1.0' in lines
+    assert 'outrider_requests_total{endpoint="/v1/completions",status="400"} 1.0' in lines
+    assert 'outrider_requests_total{endpoint="other",status="404"} 1.0' in lines
+    assert "outrider_output_tokens_total 9.0" in lines
+    assert "outrider_slots_used 0.0" in lines
+    assert "outrider_slots_total 32.0" in lines
+    assert any(line.startswith('spec_decode_num_drafts_total{drafter="table"}') for line in lines)
+
+
+@pytest.mark.parametrize("given", ["req-7", "a b", "x" * 128, "~!@#"])
+async def test_a_sane_request_id_is_echoed(given: str) -> None:
+    async with scripted(silent()) as gateway:
+        response = await gateway.client.get("/health", headers={"X-Request-Id": given})
+    assert response.headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "caf\u00e9".encode(), "a\tb"])
+async def test_an_odd_request_id_is_replaced(given: str | bytes) -> None:
+    async with scripted(silent()) as gateway:
+        response = await gateway.client.get("/health", headers={"X-Request-Id": given})
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_completion_carries_its_request_id(stream: bool) -> None:
+    async with scripted(silent()) as gateway:
+        headers = {"X-Request-Id": "mine"}
+        response = await gateway.post(PATH, HELLO | {"stream": stream}, headers=headers)
+    assert response.status_code == 200
+    assert response.headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+async def test_a_body_not_declared_as_json_is_refused(kind: str) -> None:
+    async with scripted(silent()) as gateway:
+        response = await gateway.client.post(PATH, content=b"{}", headers={"Content-Type": kind})
+    assert response.status_code == 415
+    assert "application/json" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_too_large_is_refused_in_words_the_client_gets_to_read(declared: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(40):
+            yield b" " * 65536
+
+    content: Any = b" " * 40 * 65536 if declared else pieces()
+    async with scripted(silent(), sockets=True, limits={"max_body_bytes": 4096}) as gateway:
+        headers = {"Content-Type": "application/json"}
+        response = await gateway.client.post(PATH, content=content, headers=headers)
+    assert response.status_code == 413
+    assert "4096" in response.json()["error"]["message"]
+    assert response.headers["connection"] == "close"
+
+
+async def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
+    with pytest.raises(HTTPException) as caught:
+        await read_body(scope, never, max_bytes=10, timeout_s=0.01)
+    assert caught.value.status_code == 408
