@@ -1,0 +1,88 @@
+"""What the command line writes: messages, progress bars, logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from outrider.models import StageProgress
+
+__all__ = ["complain", "progress_bars", "set_up_logs"]
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    line = escape(" ".join(message.split()))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]outrider:[/] {line}")
+
+
+@contextmanager
+def progress_bars() -> Iterator[StageProgress]:
+    """Bars on standard error, one per stage, gone when done; nothing where nobody watches."""
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            tasks[what] = bars.add_task(what, total=total)
+        bars.update(tasks[what], completed=done, total=total)
+
+    with bars:
+        yield show
+
+
+class _Stderr:
+    """Looks up `sys.stderr` at every write, so that a live display can step aside."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def set_up_logs(level: str) -> None:
+    """Logs on standard error: for people on a terminal, JSON lines elsewhere."""
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if sys.stderr.isatty()
+        else structlog.processors.JSONRenderer()
+    )
+    processors: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if not sys.stderr.isatty():
+        processors.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*processors, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level.upper()),
+        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
+        cache_logger_on_first_use=False,
+    )

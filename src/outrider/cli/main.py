@@ -1,0 +1,55 @@
+"""The commands, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from outrider import __version__
+from outrider.cli import config, generate, models, run
+from outrider.cli.console import complain
+from outrider.errors import OutriderError
+
+__all__ = ["main"]
+
+_FAILED = 1
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="outrider",
+    help="Lossless speculative decoding in front of any LLM, served over the OpenAI API.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("generate")(generate.generate)
+app.add_typer(models.app, name="models")
+app.add_typer(config.app, name="config")
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"outrider {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 fine, 1 failed, 2 misused, 130 interrupted."""
+    try:
+        app()
+    except OutriderError as error:
+        complain(str(error))
+        sys.exit(_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(_FAILED)

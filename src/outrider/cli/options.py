@@ -1,0 +1,137 @@
+"""Options that several commands share, and how they become settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider.config import Settings, load_settings
+
+__all__ = [
+    "Config",
+    "Controller",
+    "Device",
+    "Draft",
+    "Dtype",
+    "Lookahead",
+    "MaxContext",
+    "MaxLookahead",
+    "MaxSessions",
+    "Target",
+    "Threads",
+    "build_settings",
+]
+
+_MODEL = "Model"
+_SPECULATION = "Speculation"
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; `outrider config show` prints one."),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="MODEL",
+        help="A known name (`outrider models list`), a Hugging Face folder, a GGUF file, a hub id "
+        "such as org/name, or table:FILE.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Draft = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        metavar="DRAFTER",
+        help="ngram (looks up the prompt), layers:N (the target's first N layers), self, "
+        "table:FILE, another model, or none. May be given several times; the first is the default.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="float32 or bfloat16.", rich_help_panel=_MODEL),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="A torch device: cpu, cuda, ...", rich_help_panel=_MODEL),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", help="Compute threads; 0: one per core.", rich_help_panel=_MODEL),
+]
+MaxSessions = Annotated[
+    int | None,
+    typer.Option("--max-sessions", help="Sequences held at a time.", rich_help_panel=_MODEL),
+]
+MaxContext = Annotated[
+    int | None,
+    typer.Option(
+        "--max-context",
+        help="Longest prompt plus output, in tokens; 0: the model's own limit.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Controller = Annotated[
+    str | None,
+    typer.Option(
+        "--controller",
+        help="How the lookahead is chosen: window (by acceptance) or fixed.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+Lookahead = Annotated[
+    int | None,
+    typer.Option(
+        "--lookahead",
+        help="Tokens drafted at first (window) or always (fixed).",
+        rich_help_panel=_SPECULATION,
+    ),
+]
+MaxLookahead = Annotated[
+    int | None,
+    typer.Option(
+        "--max-lookahead", help="Never draft more than this.", rich_help_panel=_SPECULATION
+    ),
+]
+
+
+def build_settings(
+    config: Path | None,
+    *,
+    server: dict[str, object] | None = None,
+    target: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    max_sessions: int | None = None,
+    max_context: int | None = None,
+    draft: list[str] | None = None,
+    controller: str | None = None,
+    lookahead: int | None = None,
+    max_lookahead: int | None = None,
+) -> Settings:
+    """Settings from the flags of a command, over environment and file. Raises `ConfigError`."""
+    return load_settings(
+        config,
+        {
+            "server": server or {},
+            "engine": {
+                "target": target,
+                "dtype": dtype,
+                "device": device,
+                "threads": threads,
+                "max_sessions": max_sessions,
+                "max_context": max_context,
+            },
+            "speculation": {
+                "drafts": draft or None,
+                "controller": controller,
+                "lookahead": lookahead,
+                "max_lookahead": max_lookahead,
+            },
+        },
+    )

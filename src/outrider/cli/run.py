@@ -1,0 +1,158 @@
+"""`outrider run`: gateway, drafters and target in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from outrider.cli import options
+from outrider.cli.console import progress_bars, set_up_logs
+from outrider.config import Settings
+from outrider.gateway import bind, create_app, event_loop_factory, serve
+from outrider.pipeline import Pipeline, create_pipeline
+from outrider.types import SamplingParams
+
+__all__ = ["run"]
+
+_SERVER = "Server"
+_WARM_UP_TOKENS = 8
+_REFRESH_S = 0.5
+_LOG_S = 10.0
+
+
+def run(
+    config: options.Config = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to bind.", rich_help_panel=_SERVER)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", help="0 lets the system choose.", rich_help_panel=_SERVER),
+    ] = None,
+    log_level: Annotated[
+        str, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = "warning",
+    target: options.Target = None,
+    draft: options.Draft = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    max_sessions: options.MaxSessions = None,
+    max_context: options.MaxContext = None,
+    controller: options.Controller = None,
+    lookahead: options.Lookahead = None,
+    max_lookahead: options.MaxLookahead = None,
+) -> None:
+    """Serve a model over the OpenAI API, with speculative decoding."""
+    set_up_logs(log_level)
+    settings = options.build_settings(
+        config,
+        server={"host": host, "port": port},
+        target=target,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        max_sessions=max_sessions,
+        max_context=max_context,
+        draft=draft,
+        controller=controller,
+        lookahead=lookahead,
+        max_lookahead=max_lookahead,
+    )
+    with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    # The port first: finding it taken after a minute of loading would waste that minute.
+    listener = bind(settings.server.host, settings.server.port)
+    host, port = listener.getsockname()[:2]
+    try:
+        with progress_bars() as progress:
+            pipeline = await create_pipeline(settings, progress=progress)
+    except BaseException:
+        listener.close()
+        raise
+    try:
+        await _warm_up(pipeline)
+        _welcome(pipeline, f"http://{host}:{port}")
+        live = asyncio.create_task(_show_speed(pipeline))
+        try:
+            await serve(create_app(pipeline, settings), settings, listener)
+        finally:
+            live.cancel()
+            with suppress(asyncio.CancelledError):
+                await live
+    finally:
+        await pipeline.close()
+
+
+async def _warm_up(pipeline: Pipeline) -> None:
+    """Decode a few tokens plainly: the first request finds memory in place, and a step measured."""
+    prompt = tuple(range(min(8, pipeline.info.vocab_size)))
+    sampling = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
+    async for _ in pipeline.run(pipeline.session(prompt, sampling, enabled=False)):
+        pass
+
+
+def _welcome(pipeline: Pipeline, address: str) -> None:
+    info = pipeline.info
+    drafters = ", ".join(pipeline.drafter_names) or "none"
+    if info.chat_template is not None:
+        path, say = "chat/completions", "Write a haiku about the sea."
+        body = (
+            f'{{"model": "{info.model_id}", "messages": [{{"role": "user", "content": "{say}"}}]}}'
+        )
+        call = f'chat.completions.create(model="{info.model_id}", messages=[{{"role": "user", '
+        call += f'"content": "{say}"}}]).choices[0].message.content'
+    else:
+        path = "completions"
+        body = f'{{"model": "{info.model_id}", "prompt": "0 1", "max_tokens": 16}}'
+        call = f'completions.create(model="{info.model_id}", prompt="0 1").choices[0].text'
+    typer.echo(
+        f"""Outrider serves {info.model_id} on {address}  (drafters: {drafters}; Ctrl-C ends it)
+
+  curl {address}/v1/{path} -H 'Content-Type: application/json' \\
+    -d '{body}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{address}/v1", api_key="none")
+  print(client.{call})
+"""
+    )
+    sys.stdout.flush()
+
+
+async def _show_speed(pipeline: Pipeline) -> None:
+    """The live line on a terminal; elsewhere a log line now and then, while there is work."""
+    if not sys.stderr.isatty():
+        log = structlog.get_logger("outrider.speed")
+        while True:
+            await asyncio.sleep(_LOG_S)
+            if pipeline.metrics.meter.speed() is not None:
+                log.info("speed", summary=_speed_line(pipeline))
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        while True:
+            live.update(Text(_speed_line(pipeline), style="dim"), refresh=True)
+            await asyncio.sleep(_REFRESH_S)
+
+
+def _speed_line(pipeline: Pipeline) -> str:
+    running = f"{pipeline.occupancy()[0]} running"
+    speed = pipeline.metrics.meter.speed()
+    if speed is None:
+        return f"{running} · idle"
+    acceptance = "-" if speed.acceptance is None else f"{speed.acceptance:.0%}"
+    speedup = "-" if speed.speedup is None else f"{speed.speedup:.2f}x"
+    return (
+        f"{running} · {speed.tokens_per_s:.1f} tokens/s · acceptance {acceptance} · "
+        f"speed-up over plain {speedup} (estimated)"
+    )
