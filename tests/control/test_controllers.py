@@ -91,6 +91,17 @@ def test_window_rises_from_zero_by_shadow_drafts() -> None:
     assert controller.lookahead == 1
 
 
+def test_window_asks_ever_more_rarely_while_shadow_drafts_fail() -> None:
+    controller = WindowController(initial=0, window=3, stretch=16)
+    runs = []
+    for _ in range(7):
+        runs.append(controller.choose(RoundView(remaining=1000, max_draft_tokens=16)).run)
+        controller.observe(RoundOutcome(drafted=4, accepted=0, shadow=True))
+    assert runs == [15, 31, 63, 127, 255, 255, 255]
+    controller.observe(RoundOutcome(drafted=4, accepted=4, shadow=True))
+    assert controller.choose(ROOMY).run == 15
+
+
 def test_window_without_room_never_asks_for_a_shadow_draft() -> None:
     assert WindowController(maximum=0).choose(ROOMY) == Plan(lookahead=0, run=99)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from outrider.engine import convert_gguf
-from outrider.errors import CorruptModel, UnsupportedModel
+from outrider.engine import convert_gguf, read_gguf_header
+from outrider.errors import CorruptModel, UnknownModel, UnsupportedModel
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.01, 0.5, 0.9999])
@@ -72,3 +72,45 @@ def test_a_vector_of_packed_blocks_is_refused(
     )
     with pytest.raises(UnsupportedModel, match=r"rope_freqs.weight.*vector in Q8_0"):
         convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32)
+
+
+def write_metadata(path: Path, metadata: dict[str, Any]) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in metadata.items():
+        match value:
+            case str():
+                writer.add_string(key, value)
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_int32(key, value)
+            case float():
+                writer.add_float64(key, value)
+            case list():
+                writer.add_array(key, value)
+    writer.add_tensor("a", np.zeros((2, 3), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_metadata_of_every_kind_is_read(tmp_path: Path) -> None:
+    metadata = {
+        "a.string": "ü 😀",
+        "a.number": 7,
+        "a.float": 0.5,
+        "a.flag": True,
+        "some.strings": ["x", "", "日本"],
+        "some.floats": [0.5, -1.0],
+        "some.ints": [1, -2, 3],
+    }
+    header = read_gguf_header(write_metadata(tmp_path / "m.gguf", metadata))
+    assert {key: header.metadata[key] for key in metadata} == metadata
+    assert header.num_parameters == 6
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownModel, match=r"none\.gguf"):
+        read_gguf_header(tmp_path / "none.gguf")

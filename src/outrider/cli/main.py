@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 _FAILED = 1
 _INTERRUPTED = 130
+_ENGINE_MODULES = ("gguf", "huggingface_hub", "safetensors", "torch")
 
 app = typer.Typer(
     name="outrider",
@@ -48,6 +49,14 @@ def main() -> None:
         app()
     except OutriderError as error:
         complain(str(error))
+        sys.exit(_FAILED)
+    except ModuleNotFoundError as error:
+        if error.name not in _ENGINE_MODULES:
+            raise
+        complain(
+            f"this install has no engine (there is no module {error.name}); "
+            "add it with pip install 'outrider[engine]', or serve a table:FILE"
+        )
         sys.exit(_FAILED)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -10,6 +10,8 @@ from outrider.control.base import Plan, RoundOutcome, RoundView
 
 __all__ = ["WindowController"]
 
+_MAX_DOUBLED = 16
+
 
 class WindowController:
     """Adds one to the lookahead while the mean acceptance over the window is high, takes one while
@@ -26,7 +28,8 @@ class WindowController:
         window: rounds that count.
         raise_above: mean acceptance above which one is added.
         lower_below: mean acceptance below which one is taken.
-        stretch: tokens that the target decodes alone between two shadow drafts.
+        stretch: tokens that the target decodes alone between two shadow drafts; doubled after each
+            that was no better than a lookahead of 0 deserves, up to 16 times as many.
         shadow: tokens of a shadow draft.
     """
 
@@ -49,7 +52,7 @@ class WindowController:
         self._maximum = maximum
         self._raise_above = raise_above
         self._lower_below = lower_below
-        self._stretch = stretch
+        self._stretch = self._first_stretch = stretch
         self._shadow = shadow
         self._rates: deque[float] = deque(maxlen=window)
 
@@ -68,7 +71,9 @@ class WindowController:
     def observe(self, outcome: RoundOutcome) -> None:
         if outcome.drafted == 0:
             return
-        self._rates.append(outcome.accepted / outcome.drafted)
+        rate = outcome.accepted / outcome.drafted
+        self._pace_shadows(outcome, rate)
+        self._rates.append(rate)
         if len(self._rates) < (self._rates.maxlen or 1):
             return
         mean = sum(self._rates) / len(self._rates)
@@ -76,3 +81,10 @@ class WindowController:
             self._lookahead = min(self._lookahead + 1, self._maximum)
         elif mean < self._lower_below:
             self._lookahead = max(self._lookahead - 1, self._minimum)
+
+    def _pace_shadows(self, outcome: RoundOutcome, rate: float) -> None:
+        """Ask ever more rarely while shadow drafts fail: a model's take the target's time."""
+        if outcome.shadow and rate < self._lower_below:
+            self._stretch = min(2 * self._stretch, _MAX_DOUBLED * self._first_stretch)
+        else:
+            self._stretch = self._first_stretch

@@ -11,6 +11,7 @@ from outrider.engine.batch import Chunk
 from outrider.engine.cache import KVCache
 from outrider.engine.decoder import Decoder
 from outrider.engine.gguf import convert_gguf
+from outrider.engine.gguf_header import read_gguf_header
 from outrider.engine.load import load_decoder, open_lane
 from outrider.engine.scheduler import EngineThread, Feed, Job, Lane, StepInfo
 from outrider.engine.weights import load_model
@@ -30,4 +31,5 @@ __all__ = [
     "load_model",
     "open_lane",
     "read_config",
+    "read_gguf_header",
 ]

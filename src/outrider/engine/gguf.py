@@ -22,9 +22,9 @@ from gguf.quants import dequantize
 
 from outrider.engine.architecture import ModelConfig
 from outrider.engine.gguf_config import ROPE_FACTORS, hf_config
-from outrider.engine.gguf_header import GGUFHeader, TensorInfo, read_header
+from outrider.engine.gguf_header import GGUFHeader, TensorInfo, mapped_gguf, read_header
 from outrider.engine.weights import EMBEDDING, HEAD, NORM, tensor_shapes
-from outrider.errors import CorruptModel, FetchFailed, UnknownModel, UnsupportedModel
+from outrider.errors import CorruptModel, FetchFailed, UnsupportedModel
 
 __all__ = ["convert_gguf"]
 
@@ -75,17 +75,8 @@ def convert_gguf(
     """
     if dtype not in _DTYPE_NAMES:
         raise ValueError(f"weights are written as float32, float16 or bfloat16, not {dtype}")
-    try:
-        file = source.open("rb")
-    except OSError as error:
-        raise UnknownModel(f"{source} cannot be opened ({error.strerror})") from error
-    with file:
-        try:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError as error:
-            raise CorruptModel(f"{source} is empty; fetch the model again") from error
-        with mapped:
-            _convert(mapped, source, folder, dtype, progress)
+    with mapped_gguf(source) as data:
+        _convert(data, source, folder, dtype, progress)
 
 
 def _convert(

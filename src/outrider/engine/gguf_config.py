@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from outrider.engine.gguf_header import GGUFHeader, Scalar, SkippedArray
+from outrider.engine.gguf_header import GGUFHeader, Scalar
 from outrider.errors import CorruptModel, UnsupportedModel
 
 __all__ = ["ROPE_FACTORS", "hf_config"]
@@ -156,12 +156,12 @@ class _Metadata:
     def _has_tensor(self, name: str) -> bool:
         return name in self._header.tensors
 
-    def _get(self, key: str) -> Scalar | SkippedArray | None:
+    def _get(self, key: str) -> Scalar | list[Scalar] | None:
         return self._values.get(f"{self._architecture}.{key}")
 
     def _integer(self, key: str, *, default: int | None = None) -> int:
         value = self._get(key)
-        if isinstance(value, SkippedArray):
+        if isinstance(value, list):
             raise self._unsupported(f"{key} that varies by layer")
         value = default if value is None else value
         if not isinstance(value, int) or value < (1 if default is None else 0):

@@ -83,7 +83,7 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> GGUFTokenizer:
     """Build the tokenizer that a GGUF's metadata describes.
 
     Args:
-        metadata: as `read_gguf_header` gives it.
+        metadata: as `engine.read_gguf_header` gives it.
 
     Raises:
         UnsupportedModel: a kind of tokenizer, or of splitting, that is not known exactly.

