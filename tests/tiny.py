@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outrider.engine import Decoder, EngineThread, Lane, ModelConfig
+from outrider.engine import Chunk, Decoder, EngineThread, Lane, ModelConfig
 from outrider.engine.decoder import Layer
 from outrider.engine.linear import Linear
 from outrider.types import Capabilities, TargetInfo
@@ -72,8 +72,6 @@ def tiny_info(*, eos: frozenset[int] = frozenset()) -> TargetInfo:
 
 def next_logits(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
     """Logits behind `tokens`, [V], computed from nothing."""
-    from outrider.engine import Chunk
-
     cache = decoder.new_cache(num_slots=1, max_length=len(tokens))
     (logits,) = decoder.forward([Chunk(cache.allocate(), tokens, 1)], cache)
     return logits[0]

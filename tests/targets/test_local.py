@@ -1,4 +1,4 @@
-"""The target on the engine, with a draft model beside it, against the model computed from nothing."""
+"""The target on the engine and a draft model beside it, against rows computed from nothing."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_model_that_drafts_for_itself_is_always_right(engine, decoder, l
 async def test_a_draft_interrupted_by_its_deadline_does_not_spoil_the_next(
     engine, decoder, lane
 ) -> None:
-    """The deadline falls anywhere: while the prompt is read, between drafted tokens, within a step."""
+    """The deadline falls anywhere: while the prompt is read, between tokens, within a step."""
     pipeline = await pipeline_over(
         lane, drafter(engine, decoder, "self"), controller="fixed", lookahead=8, deadline_ms=3
     )

@@ -108,11 +108,10 @@ def _welcome(pipeline: Pipeline, address: str) -> None:
     drafters = ", ".join(pipeline.drafter_names) or "none"
     if info.chat_template is not None:
         path, say = "chat/completions", "Write a haiku about the sea."
-        body = (
-            f'{{"model": "{info.model_id}", "messages": [{{"role": "user", "content": "{say}"}}]}}'
-        )
-        call = f'chat.completions.create(model="{info.model_id}", messages=[{{"role": "user", '
-        call += f'"content": "{say}"}}]).choices[0].message.content'
+        messages = f'[{{"role": "user", "content": "{say}"}}]'
+        body = f'{{"model": "{info.model_id}", "max_tokens": 64, "messages": {messages}}}'
+        call = f'chat.completions.create(model="{info.model_id}", max_tokens=64, '
+        call += f"messages={messages}).choices[0].message.content"
     else:
         path = "completions"
         body = f'{{"model": "{info.model_id}", "prompt": "0 1", "max_tokens": 16}}'

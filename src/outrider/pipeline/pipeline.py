@@ -102,7 +102,9 @@ class Pipeline:
         """
         validate(sampling, vocab_size=self.info.vocab_size)
         self._check_prompt(prompt_ids, sampling)
-        name = self._choose_drafter(drafter, max_lookahead) if enabled else None
+        name = self._choose_drafter(drafter, max_lookahead)
+        if not enabled:
+            name = None
         return Session(
             opening=OpenRequest(
                 session_id=uuid.uuid4().hex,
@@ -209,7 +211,8 @@ class Pipeline:
         if name is not None and name not in self._drafters:
             known = ", ".join(self._drafters) or "none, since this server runs without drafters"
             raise RequestError(
-                f"there is no drafter {name!r}; known are {known}", param="speculation.drafter"
+                f"there is no drafter {name[:200]!r}; known are {known}",
+                param="speculation.drafter",
             )
         return None if max_lookahead == 0 else name or next(iter(self._drafters), None)
 
