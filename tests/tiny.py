@@ -55,7 +55,7 @@ def tiny_decoder(seed: int = 0, *, num_layers: int = 2, sharpness: float = 1.0) 
 def tiny_lane(
     engine: EngineThread, decoder: Decoder, *, num_slots: int = 4, step_tokens: int = 64
 ) -> Lane:
-    return engine.lane(decoder, num_slots=num_slots, max_length=CONTEXT, step_tokens=step_tokens)
+    return Lane(engine, decoder, num_slots=num_slots, max_length=CONTEXT, step_tokens=step_tokens)
 
 
 def tiny_info(*, eos: frozenset[int] = frozenset()) -> TargetInfo:

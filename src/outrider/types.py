@@ -141,6 +141,8 @@ class Verification:
         finish_reason: set when the output ended with the last of `token_ids`.
         step_s: seconds that the target spent on the step, queueing apart.
         batch_size: sessions that shared the step.
+        batch_tokens: tokens computed in the step, of all sessions; as many as `batch_size` in a
+            step of plain decoding alone.
     """
 
     round_id: int
@@ -151,6 +153,7 @@ class Verification:
     finish_reason: FinishReason | None = None
     step_s: float = 0.0
     batch_size: int = 1
+    batch_tokens: int = 1
 
     def origins(self) -> tuple[Origin, ...]:
         """One origin per token of `token_ids`."""

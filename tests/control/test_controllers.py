@@ -72,12 +72,6 @@ def test_window_forgets_rounds_older_than_the_window() -> None:
     assert controller.lookahead == 4  # down, unchanged at the mean of one half, up again
 
 
-def test_window_ignores_rounds_in_which_nothing_was_drafted() -> None:
-    controller = WindowController(initial=4, window=1)
-    controller.observe(RoundOutcome(drafted=0, accepted=0))
-    assert controller.lookahead == 4
-
-
 def test_window_at_zero_runs_in_stretches_beside_shadow_drafts() -> None:
     controller = WindowController(initial=0, stretch=16, shadow=4)
     assert controller.choose(ROOMY) == Plan(lookahead=0, run=15, shadow=4)

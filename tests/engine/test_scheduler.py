@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from outrider.engine import EngineThread, Feed, Job, Lane, StepInfo
-from outrider.errors import Overloaded, TargetFailed
+from outrider.errors import Overloaded, SessionLost, StaleRound, TargetFailed
 from tests.tiny import next_logits, tiny_decoder, tiny_lane
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +118,7 @@ async def test_jobs_that_are_ready_share_a_step(engine) -> None:
 async def test_a_step_waits_a_moment_for_those_of_the_step_before(engine) -> None:
     """Sessions that answered together come back one after another; they should not drift apart."""
     lane = tiny_lane(engine, tiny_decoder())
-    lane._last = StepInfo(seconds=10.0, batch_size=2)  # a slow model: up to 4 ms
+    lane._last = StepInfo(seconds=10.0, batch_size=2, num_tokens=2)  # a slow model: up to 4 ms
     one, two = [Feeding(await lane.allocate(), [Feed([1], 1)]) for _ in range(2)]
     lane.submit(one)
     time.sleep(0.0005)  # noqa: ASYNC251 # the loop itself is late, as it is between two sessions
@@ -178,7 +178,7 @@ async def test_a_new_job_of_a_slot_replaces_the_old_one(lane: Lane) -> None:
     lane.submit(new)
     await new.finished()
     assert new.error is None
-    assert not old.done.is_set()
+    assert isinstance(old.error, StaleRound)
 
 
 async def test_freeing_a_slot_drops_its_job(lane: Lane) -> None:
@@ -186,6 +186,7 @@ async def test_freeing_a_slot_drops_its_job(lane: Lane) -> None:
     job = Feeding(slot, [Feed([1], 1)] * 500)
     lane.submit(job)
     await lane.free(slot)
+    assert isinstance(job.error, SessionLost)
     assert not lane.busy
     assert lane.cache.num_free == 4
 
@@ -232,9 +233,99 @@ async def test_an_idle_engine_uses_no_processor_time(lane: Lane) -> None:
     assert time.process_time() - before < 0.05
 
 
-async def test_a_closed_engine_says_so() -> None:
+@pytest.mark.parametrize("step_tokens", [16, 32])
+async def test_a_draft_larger_than_a_step_is_judged_all_the_same(engine, step_tokens) -> None:
+    lane = tiny_lane(engine, tiny_decoder(), step_tokens=step_tokens)
+    others = [Feeding(await lane.allocate(), [Feed([1] * 20, 20)] * 50) for _ in range(3)]
+    job = Feeding(await lane.allocate(), [Feed([2] * 60, 60)])
+    for each in [*others, job]:
+        lane.submit(each)
+    await job.finished()
+    assert job.logits[0].shape[0] == 60
+
+
+async def test_a_prompt_does_not_wait_for_all_longer_ones_before_it(engine) -> None:
+    lane = tiny_lane(engine, tiny_decoder(), num_slots=5, step_tokens=32)
+    order: list[int] = []
+
+    class Noting(Feeding):
+        def take(self, logits: torch.Tensor, step: StepInfo) -> None:
+            order.append(self.slot)
+            super().take(logits, step)
+
+    jobs = [Noting(await lane.allocate(), [Feed([1] * 240, 1)]) for _ in range(4)]
+    jobs.append(Noting(await lane.allocate(), [Feed([1] * 40, 1)]))
+    hold = threading.Event()
+    engine.post(hold.wait)
+    for job in jobs:
+        lane.submit(job)
+    hold.set()
+    for job in jobs:
+        await job.finished()
+    assert order[0] == jobs[-1].slot
+    assert order[1] == jobs[0].slot  # nor does the first starve
+
+
+async def test_only_the_job_at_fault_fails_when_a_pass_does(lane: Lane) -> None:
+    bad = Feeding(await lane.allocate(), [Feed([1], 1), Feed([10_000], 1)])
+    good = [Feeding(await lane.allocate(), [Feed([1], 1)] * 5) for _ in range(3)]
+    hold = threading.Event()
+    lane.engine.post(hold.wait)
+    for job in [bad, *good]:
+        lane.submit(job)
+    hold.set()
+    for job in [bad, *good]:
+        await job.finished()
+    assert "10000" in str(bad.error)
+    assert [job.error for job in good] == [None] * 3
+    assert [len(job.logits) for job in good] == [5] * 3
+
+
+async def test_closing_the_engine_fails_what_is_under_way_or_comes_later() -> None:
     engine = EngineThread()
     lane = tiny_lane(engine, tiny_decoder())
-    engine.close()
+    running = Feeding(await lane.allocate(), [Feed([1], 1)] * 100_000)
+    lane.submit(running)
+    hold = threading.Event()
+    engine.post(hold.wait)
+    waiting = asyncio.create_task(lane.allocate())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(asyncio.to_thread(engine.close))
+    await asyncio.sleep(0.05)
+    hold.set()
+    await closing
+    await running.finished()
+    assert isinstance(running.error, TargetFailed)
+    with pytest.raises(TargetFailed, match="shut down"):
+        await waiting
     with pytest.raises(TargetFailed, match="shut down"):
         await lane.allocate()
+    late = Feeding(running.slot, [Feed([1], 1)])
+    lane.submit(late)
+    assert isinstance(late.error, TargetFailed)
+
+
+async def test_a_job_whose_event_loop_is_closed_does_no_harm(lane: Lane) -> None:
+    slot = await lane.allocate()
+
+    class Telling(Feeding):
+        def take(self, logits: torch.Tensor, step: StepInfo) -> None:
+            super().take(logits, step)
+            self.tell(print, "nobody hears this")
+
+    async def submit() -> Telling:
+        job = Telling(slot, [Feed([1], 1)] * 3)
+        hold = threading.Event()
+        lane.engine.post(hold.wait)
+        lane.submit(job)
+        asyncio.get_running_loop().call_soon(hold.set)
+        return job
+
+    job = await asyncio.to_thread(lambda: asyncio.run(submit()))
+    await lane.engine.call(lambda: None)
+    await asyncio.sleep(0.05)
+    assert job.error is None
+    again = Feeding(slot, [Feed([1], 1)])
+    lane.submit(again)
+    await again.finished()
+    assert again.error is None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outrider.metrics import SpeedMeter
@@ -14,7 +16,7 @@ class Clock:
 
 
 def plain(step_s: float = 0.1, batch_size: int = 1) -> Verification:
-    return Verification(1, 5, (1,), step_s=step_s, batch_size=batch_size)
+    return Verification(1, 5, (1,), step_s=step_s, batch_size=batch_size, batch_tokens=batch_size)
 
 
 def speculative(emitted: int, drafted: int, accepted: int, batch_size: int = 1) -> Verification:
@@ -44,13 +46,28 @@ def test_tokens_per_second_count_the_first_interval_too(meter, clock) -> None:
     assert meter.speed().tokens_per_s == pytest.approx(10.0)
 
 
-def test_plain_decoding_is_no_faster_than_plain_decoding(meter, clock) -> None:
+def test_without_drafts_there_is_neither_acceptance_nor_a_speed_up(meter, clock) -> None:
     for _ in range(10):
         clock.now += 0.1
         meter.observe(plain(), 0.1)
     speed = meter.speed()
-    assert speed.speedup == pytest.approx(1.0)
+    assert speed.speedup is None
     assert speed.acceptance is None
+
+
+def test_a_step_that_also_read_a_prompt_is_no_plain_step(meter) -> None:
+    meter.observe(plain(0.1), 0.1)
+    meter.observe(replace(plain(0.9), batch_tokens=64), 0.9)
+    meter.observe(speculative(emitted=5, drafted=4, accepted=4), 0.5)
+    assert meter.speed().speedup == pytest.approx((0.1 + 0.1 + 5 * 0.1) / (0.1 + 0.9 + 0.5))
+
+
+def test_what_is_forgotten_no_longer_counts_but_plain_steps_stay_known(meter) -> None:
+    meter.observe(plain(0.1), 0.1)
+    meter.forget()
+    assert meter.speed() is None
+    meter.observe(speculative(emitted=5, drafted=4, accepted=4), 0.25)
+    assert meter.speed().speedup == pytest.approx(2.0)
 
 
 def test_the_speed_up_is_plain_steps_saved_over_time_taken(meter, clock) -> None:

@@ -126,3 +126,17 @@ class ForgetfulTarget:
         ) as answers:
             async for answer in answers:
                 yield answer
+
+
+class SlowTarget(ForgetfulTarget):
+    """A target that takes a while for every answer."""
+
+    def __init__(self, inner: TableTarget, delay_s: float) -> None:
+        super().__init__(inner, set())
+        self._delay_s = delay_s
+
+    async def advance(self, session_id, round_id, position, draft, run):
+        async with aclosing(super().advance(session_id, round_id, position, draft, run)) as answers:
+            async for answer in answers:
+                await asyncio.sleep(self._delay_s)
+                yield answer

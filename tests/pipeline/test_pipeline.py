@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,10 +18,18 @@ from outrider.errors import (
     RequestError,
     TargetFailed,
 )
-from outrider.types import Exactness, FinishReason, Origin, SamplingParams, VerificationMethod
+from outrider.types import (
+    Capabilities,
+    Exactness,
+    FinishReason,
+    Origin,
+    SamplingParams,
+    VerificationMethod,
+)
 from tests.pipeline.scenes import (
     ForgetfulTarget,
     ScriptedDrafter,
+    SlowTarget,
     alone,
     pipeline_over,
     run,
@@ -80,6 +89,33 @@ async def test_a_drafter_that_keeps_failing_is_given_up_for_the_session(file) ->
     assert len(drafter.asked) == 3
 
 
+async def test_a_late_draft_is_awaited_beside_the_output_and_drafting_goes_on(file) -> None:
+    """As a draft model does that has a long prompt to read: only its first draft is late."""
+    output = alone(file, PROMPT, SamplingParams(temperature=0.0, max_tokens=400))
+    late = iter([0.03])
+
+    class Reading(ScriptedDrafter):
+        async def propose(self, view, max_tokens):
+            await asyncio.sleep(next(late, 0.0))
+            return await super().propose(view, max_tokens)
+
+    drafter = Reading(lambda view, k: output[view.length - len(PROMPT) :][:k])
+    pipeline = await pipeline_over(
+        SlowTarget(table_target(file), 0.001), drafter, configured=settings(deadline_ms=10)
+    )
+    session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=400))
+    assert await run(pipeline, session) == output
+    assert session.stats.failures == 1
+    assert session.stats.accepted == session.stats.drafted > 100
+
+
+async def test_a_drafter_that_hangs_is_waited_for_once(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: 60.0)
+    pipeline = await pipeline_over(table_target(file), drafter, configured=settings(deadline_ms=10))
+    await run(pipeline, pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=400)))
+    assert len(drafter.asked) == 1
+
+
 async def test_a_draft_longer_than_asked_for_is_cut(file) -> None:
     output = alone(file, PROMPT, GREEDY)
     script = lambda view, k: output[view.length - len(PROMPT) :]  # noqa: E731 # ignores k on purpose
@@ -121,6 +157,50 @@ async def test_a_lost_session_is_reopened_and_the_output_is_unaffected(file, los
     assert epochs == list(range(len(lost) + 1))
     assert len({request.noise_key for request in target.opened}) == 1
     assert pipeline.occupancy()[0] == 0
+
+
+async def test_losses_with_progress_between_them_never_fail_the_request(file) -> None:
+    target = ForgetfulTarget(table_target(file), set(range(2, 400, 2)))
+    configured = settings(controller="fixed", lookahead=2)
+    pipeline = await pipeline_over(target, NgramDrafter(), configured=configured)
+    sampling = SamplingParams(seed=4, max_tokens=60)
+    assert await run(pipeline, pipeline.session(PROMPT, sampling)) == alone(file, PROMPT, sampling)
+    assert len(target.opened) > 10
+
+
+async def test_an_answer_for_another_position_fails_the_request(file) -> None:
+    class Confused(ForgetfulTarget):
+        async def advance(self, session_id, round_id, position, draft, run):
+            async for answer in super().advance(session_id, round_id, position, draft, run):
+                yield replace(answer, position=answer.position + 1)
+
+    pipeline = await pipeline_over(Confused(table_target(file), set()))
+    with pytest.raises(TargetFailed, match="0 are committed"):
+        await run(pipeline, pipeline.session(PROMPT, GREEDY))
+    assert pipeline.occupancy()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "sampling", "drafted"),
+    [
+        (Capabilities(sampling=False), GREEDY, True),
+        (Capabilities(sampling=False), SamplingParams(), False),
+        (Capabilities(seeds=False), SamplingParams(), True),
+    ],
+)
+async def test_what_a_target_cannot_verify_is_decoded_plainly(
+    file, capabilities, sampling, drafted
+) -> None:
+    pipeline = await pipeline_over(table_target(file), NgramDrafter())
+    pipeline.info = replace(pipeline.info, capabilities=capabilities)
+    assert (pipeline.session(PROMPT, sampling).stats.drafter is not None) == drafted
+
+
+async def test_a_seed_that_a_target_cannot_honour_is_refused(file) -> None:
+    pipeline = await pipeline_over(table_target(file))
+    pipeline.info = replace(pipeline.info, capabilities=Capabilities(seeds=False))
+    with pytest.raises(RequestError, match="seed is 7"):
+        pipeline.session(PROMPT, SamplingParams(seed=7))
 
 
 async def test_a_target_that_keeps_losing_the_session_fails_the_request(file) -> None:

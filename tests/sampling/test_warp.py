@@ -80,6 +80,13 @@ def test_a_huge_temperature_is_nearly_uniform_and_a_tiny_one_nearly_greedy() -> 
     assert dense_probs(logits, SamplingParams(temperature=1e-6)).tolist() == [0.0, 1.0]
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-308, 5e-324])
+def test_the_smallest_temperatures_are_greedy_and_overflow_nothing(temperature: float) -> None:
+    logits = np.array([3.0, 900.0, 1e30, -1e30])
+    probs = dense_probs(logits, SamplingParams(temperature=temperature))
+    assert probs.tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
 def test_temperature_zero_is_the_argmax_with_the_lowest_id() -> None:
     assert dense_probs(np.array([0.0, 2.0, 2.0]), SamplingParams(temperature=0.0)).tolist() == [
         0,

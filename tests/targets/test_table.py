@@ -126,6 +126,33 @@ async def test_a_position_that_is_not_held_means_the_session_is_lost(target) -> 
         await answers(target, "s", 1, 3, NO_DRAFT, 0)
 
 
+async def test_a_negative_position_means_the_session_is_lost(target) -> None:
+    await target.open(request())
+    with pytest.raises(SessionLost, match="not -1"):
+        await answers(target, "s", 1, -1, NO_DRAFT, 0)
+
+
+async def test_behind_the_end_there_is_nothing(target) -> None:
+    await target.open(request())
+    await answers(target, "s", 1, 0, NO_DRAFT, 9)
+    assert await answers(target, "s", 2, 4, NO_DRAFT, 9) == []
+
+
+async def test_a_round_that_was_superseded_goes_no_further(target) -> None:
+    await target.open(request())
+    async with aclosing(target.advance("s", 1, 0, NO_DRAFT, 9)) as old:
+        await anext(old)
+        await answers(target, "s", 2, 1, NO_DRAFT, 0)
+        with pytest.raises(StaleRound):
+            await anext(old)
+
+
+async def test_opening_a_session_again_takes_no_second_place(target) -> None:
+    for epoch in range(5):
+        await target.open(request(epoch=epoch))
+    assert target.occupancy() == (1, 2)
+
+
 async def test_an_unknown_session_is_lost(target) -> None:
     with pytest.raises(SessionLost, match="nobody"):
         await answers(target, "nobody", 1, 0, NO_DRAFT, 0)

@@ -101,6 +101,7 @@ async def _warm_up(pipeline: Pipeline) -> None:
     sampling = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
     async for _ in pipeline.run(pipeline.session(prompt, sampling, enabled=False)):
         pass
+    pipeline.metrics.meter.forget()
 
 
 def _welcome(pipeline: Pipeline, address: str) -> None:

@@ -43,7 +43,7 @@ class RoundOutcome:
     """What came of a draft.
 
     Attributes:
-        drafted: tokens that were judged; 0 if the drafter had nothing to say.
+        drafted: tokens that were judged, at least 1.
         accepted: how many of them were right.
         shadow: scored beside the critical path, not verified.
     """

@@ -128,9 +128,11 @@ def _model(
     model_hash: str | None,
 ) -> Drafter:
     from outrider.drafters.model import ModelDrafter
+    from outrider.engine import Lane
 
     context_length = min(decoder.config.context_length, target.context_length)
-    draft_lane = lane.engine.lane(
+    draft_lane = Lane(
+        lane.engine,
         decoder,
         num_slots=settings.engine.max_sessions,
         max_length=context_length,

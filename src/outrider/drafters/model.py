@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
 from outrider.drafters.base import SessionView
 from outrider.engine import Feed, Job, Lane, StepInfo
-from outrider.errors import DraftFailed, Overloaded
+from outrider.errors import DraftFailed, Overloaded, TargetFailed
 from outrider.sampling import TokenSampler
-from outrider.types import Draft, DrafterInfo, TokenIds
+from outrider.types import NO_DRAFT, Draft, DrafterInfo, TokenIds
 
 __all__ = ["ModelDrafter"]
 
@@ -42,6 +43,8 @@ class ModelDrafter:
         return self._info
 
     async def propose(self, view: SessionView, max_tokens: int) -> Draft:
+        if max_tokens < 1:
+            return NO_DRAFT
         held = self._sessions.get(view.session_id)
         if held is None:
             try:
@@ -59,7 +62,8 @@ class ModelDrafter:
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
         if held is not None:
-            await self._lane.free(held.slot)
+            with suppress(TargetFailed):  # an engine that is shut down holds nothing
+                await self._lane.free(held.slot)
 
     async def close(self) -> None:
         """The lane's thread is closed by whoever started it."""
@@ -87,8 +91,7 @@ class _Propose(Job):
         eos_token_ids: frozenset[int],
     ) -> None:
         super().__init__(held.slot)
-        self._loop = asyncio.get_running_loop()
-        self.drafted: asyncio.Future[TokenIds] = self._loop.create_future()
+        self.drafted: asyncio.Future[TokenIds] = asyncio.get_running_loop().create_future()
         self._cache = lane.cache
         self._held = held
         self._view = view
@@ -104,8 +107,8 @@ class _Propose(Job):
             self._begun = True
             known = self._roll_back()
             return Feed(view.tokens[known : view.length], 1)
-        if len(held.drafted) == self._max_tokens or held.drafted[-1] in self._eos_token_ids:
-            self._settle(tuple(held.drafted))
+        if len(held.drafted) >= self._max_tokens or held.drafted[-1] in self._eos_token_ids:
+            self.tell(self._settle, tuple(held.drafted))
             return None
         return Feed(held.drafted[-1:], 1)
 
@@ -115,7 +118,7 @@ class _Propose(Job):
         self._held.drafted.append(self._sampler.sample(row, position))
 
     def fail(self, error: Exception) -> None:
-        self._settle(DraftFailed(f"{type(error).__name__}: {error}"))
+        self.tell(self._settle, (), DraftFailed(f"{type(error).__name__}: {error}"))
 
     def _roll_back(self) -> int:
         """Keep what the cache rightly holds of the view, at most all but the last token, and
@@ -135,14 +138,10 @@ class _Propose(Job):
         held.drafted = []
         return known
 
-    def _settle(self, outcome: TokenIds | DraftFailed) -> None:
-        def settle() -> None:
-            if self.drafted.done():
-                return
-            if isinstance(outcome, DraftFailed):
-                self.drafted.set_exception(outcome)
-            else:
-                self.drafted.set_result(outcome)
-
-        if not self.cancelled:
-            self._loop.call_soon_threadsafe(settle)
+    def _settle(self, tokens: TokenIds, error: DraftFailed | None = None) -> None:
+        if self.drafted.done():
+            return
+        if error is not None:
+            self.drafted.set_exception(error)
+        else:
+            self.drafted.set_result(tokens)

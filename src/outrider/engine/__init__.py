@@ -13,7 +13,8 @@ from outrider.engine.decoder import Decoder
 from outrider.engine.gguf import convert_gguf
 from outrider.engine.gguf_header import read_gguf_header
 from outrider.engine.load import load_decoder, open_lane
-from outrider.engine.scheduler import EngineThread, Feed, Job, Lane, StepInfo
+from outrider.engine.scheduler import Feed, Job, Lane, StepInfo
+from outrider.engine.thread import EngineThread
 from outrider.engine.weights import load_model
 
 __all__ = [

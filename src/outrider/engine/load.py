@@ -8,7 +8,8 @@ import torch
 
 from outrider.config import EngineSettings
 from outrider.engine.decoder import Decoder
-from outrider.engine.scheduler import EngineThread, Lane
+from outrider.engine.scheduler import Lane
+from outrider.engine.thread import EngineThread
 from outrider.engine.weights import load_model
 from outrider.errors import ConfigError
 
@@ -45,8 +46,8 @@ def open_lane(decoder: Decoder, settings: EngineSettings, engine: EngineThread |
         raise ConfigError(
             f"engine.max_context is {settings.max_context}; this model's context is {limit}"
         )
-    engine = engine or EngineThread(threads=settings.threads)
-    return engine.lane(
+    return Lane(
+        engine or EngineThread(threads=settings.threads),
         decoder,
         num_slots=settings.max_sessions,
         max_length=settings.max_context or limit,

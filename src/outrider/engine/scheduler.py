@@ -1,38 +1,26 @@
-"""The engine's thread: whatever sequences are ready share the next forward pass.
-
-Several models (lanes) live on one thread, so that a draft model and its target never compete for
-the cores. All caches are touched by this thread alone, between its steps; nothing is locked.
-"""
+"""Lanes and jobs: whatever sequences are ready share the next forward pass of their model."""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import structlog
 import torch
 
 from outrider.engine.batch import Chunk
-from outrider.engine.cache import KVCache
 from outrider.engine.decoder import Decoder
-from outrider.errors import TargetFailed
+from outrider.engine.thread import EngineThread
+from outrider.errors import SessionLost, StaleRound
 
-__all__ = ["EngineThread", "Feed", "Job", "Lane", "StepInfo"]
-
-T = TypeVar("T")
+__all__ = ["Feed", "Job", "Lane", "StepInfo"]
 
 _GATHER_SHARE = 0.05
 _GATHER_MAX_S = 0.004
-"""How long a step waits for sequences of the step before to come back: a share of that step's own
-time.
-"""
+"""How long a step waits for sequences of the one before to come back: a share of its own time."""
 
 _SHORT = 32
 """Feeds of up to so many tokens, such as drafts to judge, are never cut or put off."""
@@ -42,9 +30,7 @@ _log = structlog.get_logger("outrider.engine")
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Tokens that a job wants appended to its slot, and for how many of the last ones it wants
-    logits (>= 1).
-    """
+    """Tokens to append to a slot (at least one), and how many of the last ones want logits."""
 
     token_ids: Sequence[int]
     num_logits: int
@@ -52,26 +38,37 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """One forward pass: how long it took, and how many sequences shared it."""
+    """One forward pass: seconds it took, sequences that shared it, tokens in it."""
 
     seconds: float
     batch_size: int
+    num_tokens: int
 
 
 class Job(ABC):
     """Work on one slot: tokens in, logits back, until there is no more to feed.
 
-    All methods run on the engine's thread. `cancel` may be called from any thread; it takes effect
-    before the next step.
+    Made on an event loop; the abstract methods run on the engine's thread. `cancel` may be called
+    from any thread; it takes effect before the next step.
     """
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.cancelled = False
+        self._loop = asyncio.get_running_loop()
 
     def cancel(self) -> None:
-        """Take no part in any further step."""
+        """Take no part in any further step, and tell nothing any more."""
         self.cancelled = True
+
+    def tell(self, call: Callable[..., object], *args: object) -> None:
+        """Call on the job's event loop, unless nobody waits any more."""
+        if self.cancelled:
+            return
+        try:
+            self._loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:  # the loop is closed
+            self.cancelled = True
 
     @abstractmethod
     def feed(self) -> Feed | None:
@@ -83,113 +80,7 @@ class Job(ABC):
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """The job is over: `error` was raised by a step, by `feed` or by `take`."""
-
-
-class EngineThread:
-    """Runs the steps of its lanes in turn while they have work.
-
-    Args:
-        threads: compute threads of torch; 0 leaves torch's own choice.
-    """
-
-    def __init__(self, *, threads: int = 0) -> None:
-        self._threads = threads
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._lanes: list[Lane] = []
-        self._closed = False
-        self._thread = threading.Thread(target=self._loop, name="outrider-engine", daemon=True)
-        self._thread.start()
-
-    def lane(self, decoder: Decoder, *, num_slots: int, max_length: int, step_tokens: int) -> Lane:
-        """Put another model on this thread.
-
-        Args:
-            decoder: the model.
-            num_slots: sequences held at a time.
-            max_length: longest sequence, in tokens.
-            step_tokens: most tokens in one forward pass.
-        """
-        cache = decoder.new_cache(num_slots=num_slots, max_length=max_length)
-        lane = Lane(self, decoder, cache, num_slots, step_tokens)
-        self.post(lambda: self._lanes.append(lane))
-        return lane
-
-    def post(self, command: Callable[[], None]) -> None:
-        """Run `command` on the thread before its next step, in order of posting."""
-        self._commands.put(command)
-
-    async def call(
-        self, function: Callable[[], T], *, abandoned: Callable[[T], None] | None = None
-    ) -> T:
-        """The result of `function`, run on the thread before its next step.
-
-        It runs even if the caller is cancelled meanwhile; then `abandoned` gets the result, on the
-        thread.
-        """
-        if self._closed:
-            raise TargetFailed("the engine is shut down")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(outcome: Callable[[], None]) -> None:
-            if not future.done():
-                outcome()
-
-        def command() -> None:
-            try:
-                result = function()
-            except Exception as error:  # the caller gets it, whatever it is
-                loop.call_soon_threadsafe(settle, partial(future.set_exception, error))
-                return
-            loop.call_soon_threadsafe(settle, partial(future.set_result, result))
-
-        self.post(command)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if abandoned is not None:
-                future.add_done_callback(partial(self._abandon, abandoned))
-            raise
-
-    def _abandon(self, abandoned: Callable[[T], None], future: asyncio.Future[T]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            self.post(partial(abandoned, future.result()))
-
-    def close(self) -> None:
-        """End the thread after its running step."""
-        self._closed = True
-        self.post(lambda: None)
-        self._thread.join()
-
-    def gather(self, wanted: Callable[[], bool], seconds: float) -> None:
-        """Run commands for at most `seconds` while `wanted` holds."""
-        deadline = time.perf_counter() + seconds
-        while wanted() and (left := deadline - time.perf_counter()) > 0:
-            try:
-                self._run(self._commands.get(timeout=left))
-            except queue.Empty:
-                return
-
-    def _loop(self) -> None:
-        if self._threads:
-            torch.set_num_threads(self._threads)
-        while not self._closed:
-            busy = [lane for lane in self._lanes if lane.busy]
-            try:
-                command = self._commands.get(block=not busy)
-            except queue.Empty:
-                for lane in busy:
-                    lane.step()
-            else:
-                self._run(command)
-
-    @staticmethod
-    def _run(command: Callable[[], None]) -> None:
-        try:
-            command()
-        except Exception:  # a faulty command must not end the thread that everyone shares
-            _log.exception("engine_command_failed")
+        """The job is over, and this is why."""
 
 
 @dataclass(slots=True)
@@ -204,61 +95,81 @@ class _Active:
     def left(self) -> int:
         return len(self.feed.token_ids) - self.done
 
+    @property
+    def short(self) -> bool:
+        # Rows with logits must come from one pass, so a feed of nothing else cannot be cut.
+        return self.left <= max(_SHORT, self.feed.num_logits)
+
+    def chunk(self, count: int) -> Chunk:
+        """The next `count` tokens, or fewer if rows with logits would be cut apart."""
+        if count < self.left:
+            count = min(count, self.left - self.feed.num_logits)
+        ids = self.feed.token_ids[self.done : self.done + count]
+        return Chunk(self.job.slot, ids, self.feed.num_logits if count == self.left else 0)
+
 
 class Lane:
     """One model on the engine's thread: its cache, and the jobs that want its next step.
 
-    Attributes:
-        decoder: the model.
-        cache: its slots; touch it on the engine's thread only.
+    Args:
         engine: the thread.
+        decoder: the model.
         num_slots: sequences held at a time.
-        step_tokens: most tokens of long feeds in one pass.
+        max_length: longest sequence, in tokens.
+        step_tokens: tokens of long feeds in one pass; short ones come on top.
+
+    Attributes:
+        cache: touch it on the engine's thread only.
     """
 
     def __init__(
         self,
         engine: EngineThread,
         decoder: Decoder,
-        cache: KVCache,
+        *,
         num_slots: int,
+        max_length: int,
         step_tokens: int,
     ) -> None:
         self.engine = engine
         self.decoder = decoder
-        self.cache = cache
         self.num_slots = num_slots
-        self.step_tokens = step_tokens
+        self.cache = decoder.new_cache(num_slots=num_slots, max_length=max_length)
+        self._step_tokens = step_tokens
         self._active: list[_Active] = []
-        self._last = StepInfo(0.0, 0)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a step would do anything."""
-        return bool(self._active)
+        self._last = StepInfo(0.0, 0, 0)
+        engine.add(self)
 
     async def allocate(self) -> int:
         """A free slot. Raises `Overloaded` if there is none."""
         return await self.engine.call(self.cache.allocate, abandoned=self.cache.free)
 
     async def free(self, slot: int) -> None:
-        """Drop the slot's job and give the slot back."""
+        """Give a slot back; its job, if any, fails with `SessionLost`."""
 
         def command() -> None:
-            self._drop(slot)
+            self._drop(slot, SessionLost("the session was released"))
             self.cache.free(slot)
 
         await self.engine.call(command)
 
     def submit(self, job: Job) -> None:
-        """Let `job` take part in steps until it is done; it replaces an earlier job of its slot."""
+        """Let `job` take part in steps until it is done.
+
+        An earlier job of its slot fails with `StaleRound`.
+        """
 
         def command() -> None:
-            self._drop(job.slot)
+            self._drop(job.slot, StaleRound("a later round of the session began"))
             if not job.cancelled:
                 self._continue(job)
 
-        self.engine.post(command)
+        self.engine.post(command, job.fail)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._active)
 
     def step(self) -> None:
         """One forward pass over what is ready. Runs on the engine's thread."""
@@ -267,45 +178,60 @@ class Lane:
             min(_GATHER_SHARE * self._last.seconds, _GATHER_MAX_S),
         )
         self._active = [active for active in self._active if not active.job.cancelled]
-        batch = self._select()
-        if not batch:
-            return
+        if self._active:
+            self._compute(self._select())
+
+    def stop(self, error: Exception) -> None:
+        """Fail all jobs."""
+        for active in self._active:
+            active.job.fail(error)
+        self._active = []
+
+    def _select(self) -> list[tuple[_Active, Chunk]]:
+        """What the next pass computes: all short feeds, and pieces of long ones.
+
+        Half of what long feeds get is for the one that came first, the rest for the shortest: so
+        none starves, and none waits for all the others.
+        """
+        batch = [(active, active.chunk(active.left)) for active in self._active if active.short]
+        taken = sum(len(chunk.token_ids) for _, chunk in batch)
+        budget = max(self._step_tokens - taken, self._step_tokens // 4)
+        long = [active for active in self._active if not active.short]
+        if not long:
+            return batch
+        first, *others = long
+        reserved = min(first.left, (budget + 1) // 2)
+        left = budget - reserved
+        for active in sorted(others, key=lambda active: active.left):
+            if left > 0:
+                chunk = active.chunk(min(active.left, left))
+                batch.append((active, chunk))
+                left -= len(chunk.token_ids)
+        batch.append((first, first.chunk(min(first.left, reserved + max(left, 0)))))
+        return batch
+
+    def _compute(self, batch: list[tuple[_Active, Chunk]]) -> None:
         started = time.perf_counter()
         try:
             logits = self.decoder.forward([chunk for _, chunk in batch], self.cache)
-        except Exception as error:  # whatever broke the pass ends its jobs, not the thread
-            _log.exception("engine_step_failed", sequences=len(batch))
-            self._fail([active for active, _ in batch], error)
+        except Exception as error:
+            if len(batch) > 1:
+                # The pass left every slot as it was; one by one it shows whose fault it is.
+                for one in batch:
+                    self._compute([one])
+                return
+            _log.exception("engine_pass_failed")
+            active, _ = batch[0]
+            self._active.remove(active)
+            active.job.fail(error)
             return
-        self._last = StepInfo(time.perf_counter() - started, len(batch))
+        seconds = time.perf_counter() - started
+        num_tokens = sum(len(chunk.token_ids) for _, chunk in batch)
+        self._last = StepInfo(seconds, len(batch), num_tokens)
         for (active, chunk), rows in zip(batch, logits, strict=True):
             active.done += len(chunk.token_ids)
             if active.left == 0:
                 self._settle(active, rows)
-
-    def _select(self) -> list[tuple[_Active, Chunk]]:
-        """What the next pass computes: all short feeds, and pieces of long ones, in order."""
-        short = [active for active in self._active if active.left <= _SHORT]
-        taken = sum(active.left for active in short)
-        budget = max(self.step_tokens - taken, self.step_tokens // 4)
-        batch = [(active, self._chunk(active, active.left)) for active in short]
-        for active in self._active:
-            if active.left <= _SHORT or budget <= 0:
-                continue
-            count = min(active.left, budget)
-            if count < active.left:
-                # Rows with logits must come from one pass.
-                count = min(count, active.left - active.feed.num_logits)
-            if count > 0:
-                batch.append((active, self._chunk(active, count)))
-                budget -= count
-        return batch
-
-    @staticmethod
-    def _chunk(active: _Active, count: int) -> Chunk:
-        ids = active.feed.token_ids[active.done : active.done + count]
-        wanted = active.feed.num_logits if count == active.left else 0
-        return Chunk(active.job.slot, ids, wanted)
 
     def _settle(self, active: _Active, logits: torch.Tensor) -> None:
         """Hand a job its logits, and take its next feed."""
@@ -326,10 +252,7 @@ class Lane:
         if feed is not None:
             self._active.append(_Active(job, feed))
 
-    def _fail(self, failed: list[_Active], error: Exception) -> None:
-        for active in failed:
+    def _drop(self, slot: int, error: Exception) -> None:
+        for active in [active for active in self._active if active.job.slot == slot]:
             self._active.remove(active)
             active.job.fail(error)
-
-    def _drop(self, slot: int) -> None:
-        self._active = [active for active in self._active if active.job.slot != slot]

@@ -22,7 +22,7 @@ class Speed:
         tokens_per_s: output tokens over the window, all sessions together.
         acceptance: confirmed over drafted tokens; None if nothing was drafted.
         speedup: estimated seconds that plain decoding would have taken, over the seconds taken;
-            None without a measured plain step.
+            None if nothing was drafted, or without a measured plain step.
     """
 
     tokens_per_s: float
@@ -33,9 +33,8 @@ class Speed:
 class SpeedMeter:
     """Collects answers and tells the speed of the last `window_s` seconds.
 
-    Plain decoding is estimated from measured steps without a draft, by number of sessions in the
-        step: each
-    emitted token would have taken one such step.
+    Plain decoding is estimated from measured steps of one token per session, by the number of
+    sessions: each emitted token would have taken one such step.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class SpeedMeter:
 
     def observe(self, answer: Verification, elapsed_s: float) -> None:
         """Enter one answer, `elapsed_s` seconds after the session's answer before."""
-        if answer.drafted == 0:
+        if answer.drafted == 0 and answer.batch_tokens == answer.batch_size:
             known = self._plain_s.get(answer.batch_size, answer.step_s)
             self._plain_s[answer.batch_size] = known + _SMOOTHING * (answer.step_s - known)
         plain_s = self._plain_step_s(answer.batch_size)
@@ -73,8 +72,12 @@ class SpeedMeter:
         return Speed(
             tokens_per_s=tokens / span_s,
             acceptance=accepted / drafted if drafted else None,
-            speedup=sum(plain for plain, _ in judged) / taken_s if taken_s > 0 else None,
+            speedup=sum(plain for plain, _ in judged) / taken_s if drafted and taken_s else None,
         )
+
+    def forget(self) -> None:
+        """Drop the window, but not what plain steps take."""
+        self._recent.clear()
 
     def _plain_step_s(self, batch_size: int) -> float | None:
         """Seconds of a plain step for this many sessions, from the nearest number that was

@@ -102,8 +102,14 @@ class Pipeline:
         """
         validate(sampling, vocab_size=self.info.vocab_size)
         self._check_prompt(prompt_ids, sampling)
+        capabilities = self.info.capabilities
+        if sampling.seed is not None and not capabilities.seeds:
+            raise RequestError(
+                f"seed is {sampling.seed}, but this target cannot honour seeds; leave it out",
+                param="seed",
+            )
         name = self._choose_drafter(drafter, max_lookahead)
-        if not enabled:
+        if not enabled or not (sampling.greedy or capabilities.sampling):
             name = None
         return Session(
             opening=OpenRequest(
@@ -117,8 +123,8 @@ class Pipeline:
                 tenant=tenant,
             ),
             controller=create_controller(self._speculation, max_lookahead=max_lookahead),
-            max_draft_tokens=0 if name is None else self.info.capabilities.max_draft_tokens,
-            batch_invariant=self.info.capabilities.batch_invariant,
+            max_draft_tokens=0 if name is None else capabilities.max_draft_tokens,
+            batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
         )
 
@@ -170,11 +176,13 @@ class Pipeline:
             await self._reopen(session, error)
 
     async def _reopen(self, session: Session, error: SessionLost) -> None:
-        epoch = session.opening.epoch + 1
-        if epoch > _MAX_REOPENINGS:
+        session.reopenings += 1
+        if session.reopenings > _MAX_REOPENINGS:
             raise TargetFailed(f"the target keeps losing the session: {error}") from None
         _log.warning("session_reopened", session=session.session_id, reason=str(error))
-        session.opening = replace(session.opening, epoch=epoch, output_ids=session.output_ids)
+        session.opening = replace(
+            session.opening, epoch=session.opening.epoch + 1, output_ids=session.output_ids
+        )
         await self._target.release(session.session_id)
         await self._target.open(session.opening)
 

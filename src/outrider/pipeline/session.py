@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from outrider.control import LookaheadController
 from outrider.drafters import SessionView
+from outrider.errors import TargetFailed
 from outrider.targets import OpenRequest
 from outrider.types import (
     Exactness,
@@ -68,6 +69,7 @@ class Session:
         batch_invariant: whether the target's results do not depend on the shape of its batches.
         stats: what speculation did so far.
         round_id: the latest round asked for.
+        reopenings: times in a row that the target lost the session.
         tokens: prompt and committed output; only ever grows.
         started_at, first_token_at, last_token_at: readings of `time.perf_counter`, in seconds.
     """
@@ -78,6 +80,7 @@ class Session:
     batch_invariant: bool
     stats: SpeculationStats
     round_id: int = 0
+    reopenings: int = 0
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
     started_at: float = field(default_factory=time.perf_counter)
@@ -120,7 +123,17 @@ class Session:
         )
 
     def commit(self, answer: Verification) -> Step:
-        """Append what the target answered."""
+        """Append what the target answered.
+
+        Raises:
+            TargetFailed: the answer is not for what is committed, or holds nothing.
+        """
+        if answer.position != self.output_length or not answer.token_ids:
+            raise TargetFailed(
+                f"the target answered with {len(answer.token_ids)} tokens behind "
+                f"{answer.position}; {self.output_length} are committed"
+            )
+        self.reopenings = 0
         self.tokens.extend(answer.token_ids)
         self.finish_reason = answer.finish_reason
         now = time.perf_counter()

@@ -48,15 +48,17 @@ def warp(logits: npt.NDArray[np.floating], params: SamplingParams) -> Support:
     Raises:
         TargetFailed: the row has a NaN, +inf, or no finite entry.
     """
-    scores = logits.astype(np.float64) / params.temperature
+    scores = logits.astype(np.float64)
     top = scores.max()
     if not np.isfinite(top):
         raise TargetFailed(
             f"the model's logits have {top} as their maximum; its weights are broken"
         )
+    with np.errstate(over="ignore"):  # to -inf, near temperature 0, where it belongs
+        scores = (scores - top) / params.temperature
     token_ids = np.arange(scores.size, dtype=np.int64)
     if params.min_p > 0:
-        kept = scores >= top + np.log(params.min_p)
+        kept = scores >= np.log(params.min_p)
         token_ids, scores = token_ids[kept], scores[kept]
     elif np.isneginf(scores.min()):
         kept = ~np.isneginf(scores)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +43,7 @@ class LocalTarget:
         return self._info
 
     async def open(self, request: OpenRequest) -> None:
+        await self.release(request.session_id)
         slot = await self._lane.allocate()
         session = TargetSession(request, self._info.eos_token_ids)
         self._sessions[request.session_id] = _Held(session, slot)
@@ -67,7 +69,8 @@ class LocalTarget:
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
         if held is not None:
-            await self._lane.free(held.slot)
+            with suppress(TargetFailed):  # an engine that is shut down holds nothing
+                await self._lane.free(held.slot)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._lane.engine.close)
@@ -84,7 +87,6 @@ class _Advance(Job):
     ) -> None:
         super().__init__(held.slot)
         self.answers: asyncio.Queue[Verification | Exception | None] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
         self._cache = lane.cache
         self._session = held.session
         self._round = (round_id, position)
@@ -96,10 +98,10 @@ class _Advance(Job):
         session = self._session
         if not self._begun:
             self._begun = True
-            for answer in session.begin(*self._round):
+            for answer in session.begin(*self._round)[: self._steps_left]:
                 self._answer(answer)
         if session.finished or self._steps_left <= 0:
-            self._post(None)
+            self.tell(self.answers.put_nowait, None)
             return None
         # The last token is always fed, since its logits are wanted.
         known = min(self._cache.length(self.slot), len(session.tokens) - 1)
@@ -108,7 +110,11 @@ class _Advance(Job):
 
     def take(self, logits: torch.Tensor, step: StepInfo) -> None:
         answer = self._session.judge(
-            self._draft, logits.cpu().numpy(), step_s=step.seconds, batch_size=step.batch_size
+            self._draft,
+            logits.cpu().numpy(),
+            step_s=step.seconds,
+            batch_size=step.batch_size,
+            batch_tokens=step.num_tokens,
         )
         # What was rejected leaves the cache; the token that follows is not in it yet.
         kept = min(self._cache.length(self.slot), len(self._session.tokens) - 1)
@@ -116,13 +122,9 @@ class _Advance(Job):
         self._answer(answer)
 
     def fail(self, error: Exception) -> None:
-        self._post(error)
+        self.tell(self.answers.put_nowait, error)
 
     def _answer(self, answer: Verification) -> None:
         self._steps_left -= 1
         self._draft = NO_DRAFT
-        self._post(answer)
-
-    def _post(self, item: Verification | Exception | None) -> None:
-        if not self.cancelled:
-            self._loop.call_soon_threadsafe(self.answers.put_nowait, item)
+        self.tell(self.answers.put_nowait, answer)

@@ -1,6 +1,4 @@
-"""What every target keeps of a session, whatever computes its logits: tokens, sampler, the end,
-the last round.
-"""
+"""What every target keeps of a session: tokens, sampler, the end, and the last round's answers."""
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ class TargetSession:
 
     def __init__(self, request: OpenRequest, eos_token_ids: frozenset[int]) -> None:
         self.session_id = request.session_id
-        self.epoch = request.epoch
         self.tokens: list[int] = [*request.prompt_ids, *request.output_ids]
         self._prompt_length = len(request.prompt_ids)
         self._sampling = request.sampling
@@ -33,7 +30,7 @@ class TargetSession:
         self._ends = request.sampling.stop_token_ids | (
             frozenset() if request.sampling.ignore_eos else eos_token_ids
         )
-        self._round_id = -1
+        self.round_id = -1
         self._answers: list[Verification] = []
 
     @property
@@ -48,7 +45,9 @@ class TargetSession:
     @property
     def finished(self) -> bool:
         """Whether the output has ended."""
-        return bool(self._answers) and self._answers[-1].finish_reason is not None
+        if self.remaining <= 0:
+            return True
+        return self.output_length > 0 and self.tokens[-1] in self._ends
 
     def begin(self, round_id: int, position: int) -> Sequence[Verification]:
         """Start a round, undoing what was decoded beyond `position`.
@@ -59,21 +58,27 @@ class TargetSession:
         Raises:
             StaleRound, SessionLost: see `Target.advance`.
         """
-        if round_id == self._round_id and self._answers:
+        if round_id == self.round_id and self._answers:
             return tuple(self._answers)
-        if round_id < self._round_id:
-            raise StaleRound(f"round {round_id} of {self.session_id} came after {self._round_id}")
-        if position > self.output_length:
+        if round_id < self.round_id:
+            raise StaleRound(f"round {round_id} of {self.session_id} came after {self.round_id}")
+        if not 0 <= position <= self.output_length:
             raise SessionLost(
                 f"{self.session_id} holds {self.output_length} output tokens, not {position}"
             )
         del self.tokens[self._prompt_length + position :]
-        self._round_id = round_id
+        self.round_id = round_id
         self._answers = []
         return ()
 
     def judge(
-        self, draft: Draft, rows: LogitsRows, *, step_s: float, batch_size: int = 1
+        self,
+        draft: Draft,
+        rows: LogitsRows,
+        *,
+        step_s: float,
+        batch_size: int = 1,
+        batch_tokens: int | None = None,
     ) -> Verification:
         """Judge `draft` by matching, commit the outcome and record the answer.
 
@@ -83,6 +88,7 @@ class TargetSession:
                 draft tokens.
             step_s: seconds that the step took.
             batch_size: sessions that shared it.
+            batch_tokens: tokens in it, of all sessions; None if only those of this one.
         """
         start = len(self.tokens)
         accepted, token = match(
@@ -90,7 +96,7 @@ class TargetSession:
         )
         emitted, finish = self._cut([*draft.token_ids[:accepted], token])
         answer = Verification(
-            round_id=self._round_id,
+            round_id=self.round_id,
             position=self.output_length,
             token_ids=tuple(emitted),
             drafted=len(draft),
@@ -98,6 +104,7 @@ class TargetSession:
             finish_reason=finish,
             step_s=step_s,
             batch_size=batch_size,
+            batch_tokens=len(draft) + 1 if batch_tokens is None else batch_tokens,
         )
         self.tokens.extend(emitted)
         self._answers.append(answer)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
-from outrider.errors import Overloaded, SessionLost
+from outrider.errors import Overloaded, SessionLost, StaleRound
 from outrider.models.table import TableModel
 from outrider.targets.base import OpenRequest
 from outrider.targets.session import TargetSession
@@ -42,7 +42,8 @@ class TableTarget:
         )
 
     async def open(self, request: OpenRequest) -> None:
-        if len(self._sessions) >= self._max_sessions:
+        full = len(self._sessions) >= self._max_sessions
+        if full and request.session_id not in self._sessions:
             raise Overloaded(f"the target holds {self._max_sessions} sessions and has no room")
         self._sessions[request.session_id] = TargetSession(request, self._model.eos_token_ids)
 
@@ -50,7 +51,7 @@ class TableTarget:
         self, session_id: str, round_id: int, position: int, draft: Draft, run: int
     ) -> AsyncGenerator[Verification]:
         session = self._session(session_id)
-        recorded = session.begin(round_id, position)
+        recorded = session.begin(round_id, position)[: run + 1]
         for answer in recorded:
             yield answer
         for step in range(len(recorded), run + 1):
@@ -58,7 +59,8 @@ class TableTarget:
                 return
             yield self._step(session, draft if step == 0 else NO_DRAFT)
             await asyncio.sleep(0)  # other sessions get their turn
-            session = self._session(session_id)
+            if self._session(session_id).round_id != round_id:
+                raise StaleRound(f"a later round of {session_id} began")
 
     async def release(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)
