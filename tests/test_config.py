@@ -49,6 +49,23 @@ def test_drafters_may_be_separated_by_commas(monkeypatch) -> None:
     assert load_settings().speculation.drafts == ("ngram", "layers:10")
 
 
+def test_drafters_may_be_a_json_list(monkeypatch) -> None:
+    monkeypatch.setenv("OUTRIDER_SPECULATION__DRAFTS", '["self", "ngram"]')
+    assert load_settings().speculation.drafts == ("self", "ngram")
+
+
+def test_the_cache_folder_may_lie_below_the_users_own(monkeypatch) -> None:
+    monkeypatch.setenv("OUTRIDER_HOME", "~/models")
+    assert load_settings().home == Path.home() / "models"
+
+
+@pytest.mark.parametrize("name", ["outrider_server__port", "OUTRIDER_SERVER__PORT"])
+def test_the_case_of_a_variable_does_not_matter(monkeypatch, name) -> None:
+    monkeypatch.setenv(name, "many")
+    with pytest.raises(ConfigError, match=f"from {name}"):
+        load_settings()
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().server.port = 1
@@ -60,6 +77,9 @@ def test_settings_are_frozen() -> None:
         ({"server": {"port": 99999}}, "server.port is 99999 (from the command line)"),
         ({"engine": {"dtype": "int4"}}, "'float32' or 'bfloat16'"),
         ({"speculation": {"min_lookahead": 20}}, "min_lookahead is 20, above max_lookahead 16"),
+        ({"speculation": {"lookahead": 20}}, "lookahead is 20, above max_lookahead 16"),
+        ({"speculation": {"drafts": "none,ngram"}}, "drafts is 'none, ngram'"),
+        ({"speculation": {"drafts": ""}}, "drafts is ''"),
         ({"speculation": {"deadline_ms": float("nan")}}, "deadline_ms is nan"),
         ({"server": {"prot": 1}}, "there is no setting server.prot"),
     ],
@@ -77,7 +97,8 @@ def test_a_bad_flag_is_named_with_its_value(overrides, complaint) -> None:
         ('[server]\nport = "x"\n', "server.port is 'x' (from"),
         ("[server]\nprot = 1\n", "there is no setting server.prot"),
         ("[sever]\n", "there is no setting sever"),
-        ("server = 5\n", "server is 5"),
+        ("server = 5\n", "write its settings under [server]"),
+        ('home = ""\n', "name a folder"),
         ("[server\n", "is not valid TOML"),
     ],
 )
@@ -101,7 +122,9 @@ def test_a_bad_variable_is_named(monkeypatch) -> None:
         load_settings()
 
 
-@pytest.mark.parametrize("name", ["OUTRIDER_PORT", "OUTRIDER_SEVER__PORT", "OUTRIDER_HOMES"])
+@pytest.mark.parametrize(
+    "name", ["OUTRIDER_PORT", "OUTRIDER_SEVER__PORT", "OUTRIDER_HOMES", "OUTRIDER_HOME__X"]
+)
 def test_a_misspelt_variable_is_not_ignored(monkeypatch, name) -> None:
     monkeypatch.setenv(name, "1")
     with pytest.raises(ConfigError, match=f"{name} means nothing"):

@@ -7,6 +7,7 @@ The cache folder is `OUTRIDER_HOME`.
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -47,9 +48,18 @@ DEFAULT_TARGET = "smollm2-135m-q4_1"
 
 def _split(value: object) -> object:
     """`a,b` from the environment or the command line is the list of both."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)  # its errors are ValueErrors, as validators raise them
+    return [part.strip() for part in value.split(",")]
+
+
+def _folder(value: object) -> object:
+    """A folder as people write it: `~/x`; nothing at all is a mistake, not the current folder."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("name a folder")
+    return Path(value).expanduser().absolute() if isinstance(value, (str, Path)) else value
 
 
 class _Section(BaseModel):
@@ -111,6 +121,12 @@ class SpeculationSettings(_Section):
             raise ValueError(
                 f"min_lookahead is {self.min_lookahead}, above max_lookahead {self.max_lookahead}"
             )
+        if self.lookahead > self.max_lookahead:
+            raise ValueError(
+                f"lookahead is {self.lookahead}, above max_lookahead {self.max_lookahead}"
+            )
+        if not all(self.drafts) or ("none" in self.drafts and len(self.drafts) > 1):
+            raise ValueError(f"drafts is {', '.join(self.drafts)!r}; name drafters, or none alone")
         return self
 
 
@@ -140,7 +156,9 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    home: Path = Field(default_factory=lambda: Path.home() / ".cache" / "outrider")
+    home: Annotated[Path, BeforeValidator(_folder)] = Field(
+        default_factory=lambda: Path.home() / ".cache" / "outrider"
+    )
     """Cache folder for models."""
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
@@ -194,21 +212,28 @@ def load_settings(
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration file {file}; check --config") from None
     except OSError as error:
         raise ConfigError(f"cannot read configuration file {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    for section in _sections():
+        if not isinstance(values.get(section, {}), dict):
+            raise ConfigError(
+                f"{section} is {values[section]!r} (from {file}); write its settings under "
+                f"[{section}]"
+            )
+    return values
 
 
 def _check_environment() -> None:
     """A misspelt variable must not be ignored in silence."""
-    known = [f"OUTRIDER_{name}".upper() for name in Settings.model_fields]
     for variable in os.environ:
-        section = variable.upper().partition("__")[0]
-        if section.startswith("OUTRIDER_") and section not in known:
+        name, _, setting = variable.upper().removeprefix("OUTRIDER_").lower().partition("__")
+        known = (name == "home" and not setting) or name in _sections()
+        if variable.upper().startswith("OUTRIDER_") and not known:
             raise ConfigError(
                 f"environment variable {variable} means nothing; known are OUTRIDER_HOME and "
                 f"OUTRIDER_<SECTION>__<NAME> with a section of {', '.join(_sections())}"
@@ -231,14 +256,26 @@ def _explain(
     origin = "the defaults"
     if _holds(given, path):
         origin = "the command line"
-    elif (variable := f"OUTRIDER_{'__'.join(path[:2])}".upper()) in os.environ:
+    elif (variable := _variable_of(path)) is not None:
         origin = variable
     elif _holds(from_file, path):
         origin = str(file)
     if first["type"] == "extra_forbidden":
         return f"there is no setting {name} (from {origin}); `outrider config show` lists them all"
     message = first["msg"].removeprefix("Value error, ")
-    return f"{name} is {first['input']!r} (from {origin}): {message[:1].lower()}{message[1:]}"
+    message = message[:1].lower() + message[1:]
+    if len(path) == 1 and path[0] in _sections():  # several of its settings do not go together
+        return f"in {name}, {message}"
+    return f"{name} is {first['input']!r} (from {origin}): {message}"
+
+
+def _variable_of(path: list[str]) -> str | None:
+    """The environment variable that sets what lies at `path`."""
+    wanted = f"OUTRIDER_{'__'.join(path[:2])}".upper()
+    for variable in os.environ:
+        if variable.upper() == wanted or variable.upper().startswith(f"{wanted}__"):
+            return variable
+    return None
 
 
 def _holds(source: Mapping[str, Any], path: list[str]) -> bool:

@@ -242,7 +242,7 @@ async def test_a_seed_fixes_the_output_whatever_drafts(table_gateway: Serving) -
     request = {"model": "target", "prompt": [0], "seed": 11, "max_tokens": 40}
     policies = [
         {"enabled": False},
-        {"drafter": "table"},
+        {"drafter": "table:draft"},
         {"drafter": "ngram"},
         {"max_lookahead": 2},
     ]
@@ -254,9 +254,9 @@ async def test_a_seed_fixes_the_output_whatever_drafts(table_gateway: Serving) -
     assert len({reply["choices"][0]["text"] for reply in replies}) == 1
     assert [reply["speculation"]["drafter"] for reply in replies] == [
         None,
-        "table",
+        "table:draft",
         "ngram",
-        "table",
+        "table:draft",
     ]
 
 
@@ -267,9 +267,9 @@ async def test_speculation_is_accounted_for(table_gateway: Serving) -> None:
         plain = (await gateway.post(PATH, request | {"speculation": {"enabled": False}})).json()
         zero = (await gateway.post(PATH, request | {"speculation": {"max_lookahead": 0}})).json()
         drafted = gateway.pipeline.metrics.registry.get_sample_value(
-            "spec_decode_num_draft_tokens_total", {"drafter": "table"}
+            "spec_decode_num_draft_tokens_total", {"drafter": "table:draft"}
         )
-    assert report["drafter"] == "table"
+    assert report["drafter"] == "table:draft"
     assert report["drafted_tokens"] == drafted > 0
     assert 0 < report["accepted_tokens"] <= report["drafted_tokens"]
     assert report["acceptance_rate"] == round(

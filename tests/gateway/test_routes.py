@@ -111,7 +111,9 @@ async def test_metrics_count_requests_and_tell_the_slots(table_gateway: Serving)
     assert "outrider_output_tokens_total 9.0" in lines
     assert "outrider_slots_used 0.0" in lines
     assert "outrider_slots_total 32.0" in lines
-    assert any(line.startswith('spec_decode_num_drafts_total{drafter="table"}') for line in lines)
+    assert any(
+        line.startswith('spec_decode_num_drafts_total{drafter="table:draft"}') for line in lines
+    )
 
 
 @pytest.mark.parametrize("given", ["req-7", "a b", "x" * 128, "~!@#"])

@@ -157,7 +157,7 @@ def test_a_port_without_the_rights_is_named_with_the_remedy(
 
 
 async def test_a_head_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["outrider.gateway.serve"], "_HEADERS_S", 0.1)
+    monkeypatch.setattr(sys.modules["outrider.gateway.protocol"], "_HEADERS_S", 0.1)
     target = ScriptedTarget(lambda _: [(256,)])
     async with scripted(target, sockets=True) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)

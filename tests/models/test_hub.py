@@ -127,7 +127,7 @@ def test_the_endpoint_is_the_clients_and_a_fresh_process_gives_up_in_time(
         timeout=30,
     )
     seconds, _, message = done.stdout.partition(" ")
-    assert float(seconds) < 4
+    assert float(seconds) < 8  # 3 s, and as much for a busy machine
     assert endpoint in message
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any
 
 import structlog
@@ -20,9 +22,20 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from outrider.config import Settings
 from outrider.models import StageProgress
+from outrider.pipeline import Pipeline, create_pipeline
 
-__all__ = ["complain", "progress_bars", "set_up_logs"]
+__all__ = ["LogLevel", "complain", "load_pipeline", "progress_bars", "set_up_logs"]
+
+
+class LogLevel(StrEnum):
+    """What is logged: this and everything graver."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def complain(message: str) -> None:
@@ -56,6 +69,14 @@ def progress_bars() -> Iterator[StageProgress]:
         yield show
 
 
+async def load_pipeline(settings: Settings) -> Pipeline:
+    """Build target and drafters, showing on a terminal what takes so long."""
+    with progress_bars() as progress:
+        if sys.stderr.isatty():
+            print(f"Loading {settings.engine.target} ...", file=sys.stderr)
+        return await create_pipeline(settings, progress=progress)
+
+
 class _Stderr:
     """Looks up `sys.stderr` at every write, so that a live display can step aside."""
 
@@ -66,8 +87,10 @@ class _Stderr:
         sys.stderr.flush()
 
 
-def set_up_logs(level: str) -> None:
+def set_up_logs(level: LogLevel) -> None:
     """Logs on standard error: for people on a terminal, JSON lines elsewhere."""
+    # Otherwise whatever a stranger sends that is no HTTP would put a line here.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     renderer: Any = (
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         if sys.stderr.isatty()
@@ -82,7 +105,7 @@ def set_up_logs(level: str) -> None:
         processors.append(structlog.processors.format_exc_info)
     structlog.configure(
         processors=[*processors, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level.upper()),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )

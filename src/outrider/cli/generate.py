@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli import options
-from outrider.cli.console import progress_bars, set_up_logs
+from outrider.cli.console import LogLevel, load_pipeline, set_up_logs
 from outrider.config import Settings
-from outrider.pipeline import Pipeline, Session, create_pipeline
+from outrider.pipeline import Pipeline, Session
 from outrider.sampling import noise_key
 from outrider.text import ChatTemplate, Tokenizer, create_tokenizer
 from outrider.types import Origin, SamplingParams, TokenIds
@@ -71,7 +71,7 @@ def generate(
     Green tokens were drafted and accepted, yellow ones replace a rejected draft, cyan ones came
     free behind a draft accepted whole, uncoloured ones were decoded without a draft.
     """
-    set_up_logs("warning")
+    set_up_logs(LogLevel.WARNING)
     settings = options.build_settings(
         config,
         target=target,
@@ -99,8 +99,7 @@ def generate(
 async def _generate(
     settings: Settings, text: str, sampling: SamplingParams, *, raw: bool, compare: bool
 ) -> None:
-    with progress_bars() as progress:
-        pipeline = await create_pipeline(settings, progress=progress)
+    pipeline = await load_pipeline(settings)
     try:
         tokenizer = create_tokenizer(pipeline.info)
         prompt_ids = _encode(pipeline, tokenizer, text, raw=raw)
@@ -185,7 +184,9 @@ def _report(runs: list[_Run]) -> None:
 
 
 def _report_comparison(console: Console, speculative: _Run, plain: _Run) -> None:
-    if speculative.tokens_per_s and plain.tokens_per_s:
+    if not speculative.session.stats.accepted:
+        console.print("speed-up: none, since no drafted token was accepted")
+    elif speculative.tokens_per_s and plain.tokens_per_s:
         console.print(f"speed-up: {speculative.tokens_per_s / plain.tokens_per_s:.2f}x")
     ours, theirs = speculative.session.output_ids, plain.session.output_ids
     if ours == theirs:

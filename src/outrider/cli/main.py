@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,10 +12,9 @@ from outrider.cli import config, generate, models, run
 from outrider.cli.console import complain
 from outrider.errors import OutriderError
 
-__all__ = ["main"]
+__all__ = ["run_app"]
 
 _FAILED = 1
-_INTERRUPTED = 130
 _ENGINE_MODULES = ("gguf", "huggingface_hub", "safetensors", "torch")
 
 app = typer.Typer(
@@ -32,33 +31,46 @@ app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
-    ] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"outrider {__version__}")
         raise typer.Exit
 
 
-def main() -> None:
-    """Run the command line. Exit codes: 0 fine, 1 failed, 2 misused, 130 interrupted."""
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_print_version,
+        ),
+    ] = False,
+) -> None:
+    """Lossless speculative decoding in front of any LLM, served over the OpenAI API."""
+
+
+def run_app() -> None:
+    """Run the command line. Exit codes: 0 fine, 1 failed, 2 misused."""
     try:
         app()
     except OutriderError as error:
-        complain(str(error))
-        sys.exit(_FAILED)
+        _fail(str(error))
     except ModuleNotFoundError as error:
         if error.name not in _ENGINE_MODULES:
             raise
-        complain(
+        _fail(
             f"this install has no engine (there is no module {error.name}); "
             "add it with pip install 'outrider[engine]', or serve a table:FILE"
         )
-        sys.exit(_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.exit(_FAILED)
+    except OSError as error:
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+
+
+def _fail(message: str) -> NoReturn:
+    complain(message)
+    sys.exit(_FAILED)

@@ -128,7 +128,7 @@ def build_settings(
                 "max_context": max_context,
             },
             "speculation": {
-                "drafts": draft or None,
+                "drafts": ",".join(draft) if draft else None,
                 "controller": controller,
                 "lookahead": lookahead,
                 "max_lookahead": max_lookahead,

@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from outrider.cli import options
-from outrider.cli.console import progress_bars, set_up_logs
+from outrider.cli.console import LogLevel, load_pipeline, set_up_logs
 from outrider.config import Settings
 from outrider.gateway import bind, create_app, event_loop_factory, serve
-from outrider.pipeline import Pipeline, create_pipeline
+from outrider.pipeline import Pipeline
 from outrider.types import SamplingParams
 
 __all__ = ["run"]
@@ -38,8 +38,8 @@ def run(
         typer.Option("--port", help="0 lets the system choose.", rich_help_panel=_SERVER),
     ] = None,
     log_level: Annotated[
-        str, typer.Option("--log-level", help="debug, info, warning or error.")
-    ] = "warning",
+        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
+    ] = LogLevel.WARNING,
     target: options.Target = None,
     draft: options.Draft = None,
     dtype: options.Dtype = None,
@@ -76,8 +76,7 @@ async def _run(settings: Settings) -> None:
     listener = bind(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
     try:
-        with progress_bars() as progress:
-            pipeline = await create_pipeline(settings, progress=progress)
+        pipeline = await load_pipeline(settings)
     except BaseException:
         listener.close()
         raise
@@ -141,7 +140,8 @@ async def _show_speed(pipeline: Pipeline) -> None:
                 log.info("speed", summary=_speed_line(pipeline))
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         while True:
-            live.update(Text(_speed_line(pipeline), style="dim"), refresh=True)
+            line = Text(_speed_line(pipeline), style="dim", no_wrap=True, overflow="ellipsis")
+            live.update(line, refresh=True)
             await asyncio.sleep(_REFRESH_S)
 
 

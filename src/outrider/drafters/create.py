@@ -10,7 +10,14 @@ from outrider.drafters.base import Drafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.table import TableDrafter
 from outrider.errors import ConfigError, VocabularyMismatch
-from outrider.models import ModelFolder, StageProgress, TableModel
+from outrider.models import (
+    ModelFolder,
+    StageProgress,
+    TableModel,
+    load_text_assets,
+    resolve,
+)
+from outrider.text import HFTokenizer, check_same_vocabulary
 from outrider.types import DrafterInfo, TargetInfo
 
 if TYPE_CHECKING:
@@ -66,7 +73,7 @@ def _table(file: Path, target: TargetInfo) -> Drafter:
             f"draft table {file} has {model.vocab_size} ids, but target {target.model_id!r} is no "
             "table of as many; choose a table made for it, or ngram"
         )
-    return TableDrafter(model)
+    return TableDrafter(model, name=f"table:{file.stem}")
 
 
 def _engine_lane(spec: str, lane: Lane | None) -> Lane:
@@ -94,10 +101,6 @@ def _folder(
     settings: Settings,
     progress: StageProgress | None,
 ) -> Drafter:
-    from outrider.engine import load_decoder
-    from outrider.models import load_text_assets, resolve
-    from outrider.text import HFTokenizer, check_same_vocabulary
-
     folder: ModelFolder = resolve(
         spec, home=settings.home, dtype=settings.engine.dtype, progress=progress
     )
@@ -113,6 +116,9 @@ def _folder(
         draft_name=folder.model_id,
     )
     lane = _engine_lane(spec, lane)
+
+    from outrider.engine import load_decoder
+
     decoder = load_decoder(folder.path, settings.engine)
     name = folder.model_id
     return _model(name, lane, decoder, target, settings, model_hash=folder.model_hash)

@@ -23,6 +23,9 @@ BODY_S = 30.0
 _LINGER_S = 2.0
 
 _T = TypeVar("_T")
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"
+)
 _PART = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _CLOSE = {"Connection": "close"}
 
@@ -95,7 +98,10 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
     except msgspec.ValidationError as error:
         raise _invalid(body, str(error)) from None
     except msgspec.DecodeError as error:
-        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+        reason = str(error)
+        if _LONE_SURROGATE.search(body):
+            reason = "it has half of a surrogate pair; send whole characters"
+        raise RequestError(f"the body is not valid JSON: {reason}", code="invalid_json") from None
     except RecursionError:
         raise RequestError(
             "the body is nested too deeply; send flatter JSON", code="invalid_json"
@@ -103,13 +109,13 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
 
 
 def _invalid(body: bytes, message: str) -> RequestError:
-    what, _, where = message.partition(" - at `$")
+    what, _, where = message.rpartition(" - at `$") if " - at `$" in message else (message, "", "")
     path = where.rstrip("`").lstrip(".")
     expected = what.replace("`", "")
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
         field = f"{path}.{match[1]}" if path else match[1]
         return RequestError(
-            f"{field[:200]} is not a field that this server knows; leave it out",
+            f"{_shown(field)} is not a field that this server knows; leave it out",
             param=field[:200],
             code="unknown_field",
         )
@@ -133,3 +139,9 @@ def _value_at(body: bytes, path: Sequence[str | int]) -> str:
     except (msgspec.DecodeError, RecursionError, LookupError, TypeError):
         return "out of range"  # the only value that is valid JSON and yet cannot be read
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _shown(name: str) -> str:
+    """A field's name as part of a line; one with odd characters, or none, is quoted."""
+    plain = re.fullmatch(r"[\w.\[\]-]{1,200}", name, re.ASCII)
+    return name if plain else ascii(name[:200])

@@ -9,22 +9,19 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from outrider.config import Settings
 from outrider.errors import ConfigError
+from outrider.gateway.protocol import Protocol
 from outrider.gateway.service import Lifecycle
 
 __all__ = ["bind", "event_loop_factory", "serve"]
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 30
-_HEADERS_S = 10.0
-_MAX_HEADER_BYTES = 64 * 1024
 _STALLED_MS = 120_000
 _LAST_WRITES_S = 2
 """Seconds that connections get to take the last bytes, once their requests ended."""
@@ -112,7 +109,7 @@ async def serve(
         sock = bind(settings.server.host, settings.server.port)
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=Protocol,
         ws="none",
         loop="none",
         lifespan="off",
@@ -178,51 +175,3 @@ class _Server(uvicorn.Server):
         self._lifecycle.abort()
         self.should_exit = True
         self.force_exit = True
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's own, with limits on how long and how large the head of a request may be."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_head_timer()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_bytes = 0
-        self._start_head_timer()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._stop_head_timer()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > _MAX_HEADER_BYTES:
-            raise ValueError("the head of the request is too large")
-
-    def _start_head_timer(self) -> None:
-        self._stop_head_timer()
-        self._head_timer = self.loop.call_later(_HEADERS_S, self.transport.close)
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None

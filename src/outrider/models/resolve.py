@@ -214,7 +214,7 @@ def _read_converted(place: Path, model_id: str) -> ModelFolder | None:
     try:
         record = json.loads((place / "outrider.json").read_text(encoding="utf-8"))
         return ModelFolder(place.resolve(), model_id, str(record["model_hash"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, OSError) as error:
         raise CorruptModel(
@@ -246,7 +246,7 @@ def _unknown(spec: str) -> UnknownModel:
     close = difflib.get_close_matches(spec, [entry.name for entry in CATALOGUE], n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return UnknownModel(
-        f"unknown model {spec!r}; {hint}It may be a name ({_names()}), a folder in Hugging Face's "
+        f"unknown model {spec!r}; {hint}it may be a name ({_names()}), a folder in Hugging Face's "
         "form, a GGUF file, or a hub id such as org/name"
     )
 

@@ -11,6 +11,7 @@ model is its token ids, separated by spaces.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,8 @@ import numpy.typing as npt
 from outrider.errors import CorruptModel, UnknownModel
 
 __all__ = ["TableModel"]
+
+_ID = re.compile("[1-9][0-9]{0,6}")
 
 
 class _TableFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,12 +105,10 @@ class TableModel:
 
 
 def _context(file: Path, key: str, table: _TableFile) -> tuple[int, ...]:
-    try:
-        context = tuple(int(part) for part in key.split(",")) if key else ()
-    except ValueError:
-        raise CorruptModel(
-            f"{file} has the key {key!r}; use token ids joined with commas"
-        ) from None
+    parts = key.split(",") if key else []
+    if any(part != "0" and not _ID.fullmatch(part) for part in parts):
+        raise CorruptModel(f"{file} has the key {key!r}; use token ids joined with commas")
+    context = tuple(int(part) for part in parts)
     if len(context) > table.order:
         raise CorruptModel(f"{file} has the key {key!r}, longer than its order {table.order}")
     if any(not 0 <= token_id < table.vocab_size for token_id in context):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from outrider.config import Settings
 from outrider.drafters import Drafter, create_drafter
@@ -17,6 +22,8 @@ __all__ = ["create_pipeline"]
 
 _NONE = "none"
 
+T = TypeVar("T")
+
 
 async def create_pipeline(settings: Settings, *, progress: StageProgress | None = None) -> Pipeline:
     """Target, drafters and the pipeline over them. If any part fails, nothing is left running.
@@ -29,19 +36,46 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
         ModelError, ConfigError: with the remedy in the message.
     """
     specs = [spec for spec in settings.speculation.drafts if spec != _NONE]
-    if len(set(specs)) != len(specs):
-        raise ConfigError(f"speculation.drafts names a drafter twice: {', '.join(specs)}")
-    target, lane = await asyncio.to_thread(create_target, settings, progress=progress)
+    target, lane = await _in_daemon_thread(partial(create_target, settings, progress=progress))
     try:
         info = await target.describe()
         drafters: dict[str, tuple[Drafter, DrafterInfo]] = {}
         for spec in specs:
-            drafter = await asyncio.to_thread(
-                create_drafter, spec, info, lane, settings, progress=progress
+            drafter = await _in_daemon_thread(
+                partial(create_drafter, spec, info, lane, settings, progress=progress)
             )
             described = await drafter.describe()
+            if described.name in drafters:
+                raise ConfigError(
+                    f"speculation.drafts has two drafters named {described.name}; requests could "
+                    "not tell them apart"
+                )
             drafters[described.name] = (drafter, described)
         return Pipeline(target, info, drafters, settings, Metrics())
     except BaseException:
         await target.close()
         raise
+
+
+async def _in_daemon_thread(function: Callable[[], T]) -> T:
+    """The result of `function`, computed in a thread that does not outlive the process.
+
+    Loading takes seconds, or minutes with a download; Ctrl-C must not have to wait for it.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(outcome: Callable[[], None]) -> None:
+        if not future.done():
+            outcome()
+
+    def work() -> None:
+        try:
+            outcome = partial(future.set_result, function())
+        except BaseException as error:  # handed to whoever waits
+            outcome = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, outcome)
+
+    threading.Thread(target=work, name="outrider-loading", daemon=True).start()
+    return await future

@@ -24,7 +24,8 @@ def validate(params: SamplingParams, *, vocab_size: int) -> None:
             f"max_tokens is {params.max_tokens}; ask for at least 1", param="max_tokens"
         )
     if params.seed is not None and not -(2**63) <= params.seed < 2**64:
-        raise RequestError(f"seed is {params.seed}; it must fit in 64 bits", param="seed")
+        shown = str(params.seed) if abs(params.seed) < 10**30 else "a number of over 30 digits"
+        raise RequestError(f"seed is {shown}; it must fit in 64 bits", param="seed")
     if len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise RequestError(
             f"stop_token_ids has {len(params.stop_token_ids)} entries; "

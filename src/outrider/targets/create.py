@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.config import Settings
-from outrider.models import StageProgress, TableModel
+from outrider.models import StageProgress, TableModel, load_text_assets, resolve
 from outrider.targets.base import Target
 from outrider.targets.table import TableTarget
+from outrider.text import HFTokenizer, fingerprint
 from outrider.types import Capabilities, TargetInfo
 
 if TYPE_CHECKING:
@@ -35,27 +36,33 @@ def create_target(
     spec = settings.engine.target
     if spec.startswith(_TABLE):
         file = Path(spec.removeprefix(_TABLE))
-        limit = settings.engine.max_sessions
-        return TableTarget(TableModel.load(file), model_id=file.stem, max_sessions=limit), None
+        target = TableTarget(
+            TableModel.load(file),
+            model_id=file.stem,
+            max_sessions=settings.engine.max_sessions,
+            max_context=settings.engine.max_context,
+        )
+        return target, None
     return _create_local(settings, progress)
 
 
 def _create_local(settings: Settings, progress: StageProgress | None) -> tuple[Target, Lane]:
-    from outrider.engine import load_decoder, open_lane
-    from outrider.models import load_text_assets, resolve
-    from outrider.targets.local import LocalTarget
-    from outrider.text import HFTokenizer, fingerprint
-
     engine = settings.engine
+    # Before the engine's libraries are imported: a wrong name should not take seconds to be told.
     folder = resolve(engine.target, home=settings.home, dtype=engine.dtype, progress=progress)
     assets = load_text_assets(folder.path)
+    tokenizer = HFTokenizer(assets.tokenizer_json)
+
+    from outrider.engine import load_decoder, open_lane
+    from outrider.targets.local import LocalTarget
+
     decoder = load_decoder(folder.path, engine)
     lane = open_lane(decoder, engine, None)
     info = TargetInfo(
         model_id=folder.model_id,
         model_hash=folder.model_hash,
         vocab_size=decoder.config.vocab_size,
-        vocab_fingerprint=fingerprint(HFTokenizer(assets.tokenizer_json).token_strings),
+        vocab_fingerprint=fingerprint(tokenizer.token_strings),
         eos_token_ids=assets.eos_token_ids,
         context_length=lane.cache.max_length,
         tokenizer_json=assets.tokenizer_json,

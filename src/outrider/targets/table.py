@@ -22,12 +22,16 @@ class TableTarget:
         model: the table.
         model_id: the name under which it is served.
         max_sessions: sessions held at a time.
+        max_context: a tighter limit than the table's own, in tokens; 0 sets none.
     """
 
-    def __init__(self, model: TableModel, *, model_id: str, max_sessions: int = 32) -> None:
+    def __init__(
+        self, model: TableModel, *, model_id: str, max_sessions: int = 32, max_context: int = 0
+    ) -> None:
         self._model = model
         self._model_id = model_id
         self._max_sessions = max_sessions
+        self._context_length = min(max_context or model.context_length, model.context_length)
         self._sessions: dict[str, TargetSession] = {}
 
     async def describe(self) -> TargetInfo:
@@ -37,7 +41,7 @@ class TableTarget:
             vocab_size=self._model.vocab_size,
             vocab_fingerprint=self._model.vocab_fingerprint,
             eos_token_ids=self._model.eos_token_ids,
-            context_length=self._model.context_length,
+            context_length=self._context_length,
             capabilities=Capabilities(batch_invariant=True, max_draft_tokens=64),
         )
 
