@@ -15,9 +15,7 @@ from outrider.models import ModelFolder, resolve
 
 @pytest.fixture(scope="session")
 def smollm2() -> ModelFolder:
-    """The default model, fetched into the user's own cache once and converted; shared between
-    workers.
-    """
+    """The default model, in the user's own cache, shared between workers."""
     return resolve("smollm2-135m-q4_1", home=load_settings().home)
 
 

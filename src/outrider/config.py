@@ -1,5 +1,4 @@
-"""Settings: defaults < TOML file < environment < command line, validated when built, frozen
-afterwards.
+"""Settings: defaults < TOML file < environment < command line; validated, then frozen.
 
 Environment variables are `OUTRIDER_<SECTION>__<NAME>`, for example `OUTRIDER_SERVER__PORT=9000`.
 The cache folder is `OUTRIDER_HOME`.

@@ -40,9 +40,7 @@ __all__ = [
 
 
 class OutriderError(Exception):
-    """Base of every error that Outrider raises on purpose. `str(error)` is one line for a
-    person.
-    """
+    """Base of every error that Outrider raises on purpose; `str(error)` is one line."""
 
 
 class ConfigError(OutriderError):

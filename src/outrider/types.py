@@ -43,9 +43,8 @@ class Origin(StrEnum):
     """Where an output token came from.
 
     `accepted`: drafted and confirmed by the target. `recovered`: the target's own token where it
-        first
-    disagreed with the draft. `bonus`: the target's extra token after a wholly accepted draft.
-    `plain`: decoded without a draft.
+    first disagreed with the draft. `bonus`: the target's extra token after a wholly accepted
+    draft. `plain`: decoded without a draft.
     """
 
     ACCEPTED = "accepted"
@@ -106,8 +105,7 @@ class Draft:
     """Tokens that a drafter guesses will come next, for the target to judge.
 
     It carries no distribution: it is judged by matching, which is exact for every draft, however
-        it came
-    about, so it may also be dropped at any time.
+    it came about, so it may also be dropped at any time.
     """
 
     token_ids: TokenIds = ()

@@ -1,6 +1,7 @@
 import re
 
-from outrider.models import CATALOGUE, DEFAULT_MODEL
+from outrider.config import DEFAULT_TARGET
+from outrider.models import CATALOGUE
 from outrider.models.catalogue import HubSource, PackageSource, find
 from outrider.models.hub import is_hub_id
 
@@ -25,7 +26,7 @@ def test_every_entry_says_where_it_comes_from_and_under_which_licence() -> None:
 
 
 def test_the_default_model_is_a_pinned_package_file() -> None:
-    entry = find(DEFAULT_MODEL)
+    entry = find(DEFAULT_TARGET)
     assert entry is not None
     assert isinstance(entry.source, PackageSource)
     assert entry.source.file_name == "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -7,16 +7,11 @@ import pytest
 
 from outrider.errors import FetchFailed
 from outrider.models.home import (
-    default_home,
     move_into_place,
     one_at_a_time,
     require_space,
     staging,
 )
-
-
-def test_the_default_is_the_users_cache() -> None:
-    assert default_home() == Path.home() / ".cache" / "outrider"
 
 
 def test_a_staging_folder_goes_however_its_block_ends(tmp_path: Path) -> None:

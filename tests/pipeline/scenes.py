@@ -49,9 +49,7 @@ async def run(pipeline: Pipeline, session: Session) -> tuple[int, ...]:
 def alone(
     file: Path, prompt: Sequence[int], sampling: SamplingParams, choice: int = 0
 ) -> tuple[int, ...]:
-    """What the target alone says: an independent loop over its table, without any of the
-    machinery.
-    """
+    """What the target alone says: a loop over its table, without any of the machinery."""
     model = TableModel.load(file)
     sampler = TokenSampler(sampling, noise_key(sampling.seed), choice)
     tokens = list(prompt)
@@ -64,9 +62,7 @@ def alone(
 
 
 class ScriptedDrafter:
-    """Drafts whatever `script` says of a view: tokens, an exception to raise, or seconds to
-    wait.
-    """
+    """Drafts what `script` says of a view: tokens, an exception, or seconds to wait."""
 
     def __init__(
         self,
@@ -80,6 +76,7 @@ class ScriptedDrafter:
         self.asked: list[tuple[int, int]] = []
         self.released: list[str] = []
         self.called = asyncio.Event()
+        self.closed = False
 
     async def describe(self) -> DrafterInfo:
         return self._info
@@ -99,7 +96,7 @@ class ScriptedDrafter:
         self.released.append(session_id)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        self.closed = True
 
 
 class ForgetfulTarget:

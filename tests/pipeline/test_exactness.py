@@ -1,6 +1,4 @@
-"""What the pipeline emits is what the target alone would have said, token for token, whatever is
-drafted.
-"""
+"""The pipeline emits what the target alone would have said, whatever is drafted."""
 
 from __future__ import annotations
 

@@ -277,9 +277,7 @@ async def test_every_token_says_where_it_came_from(file) -> None:
 
 
 async def test_statistics_match_a_scripted_draft(file) -> None:
-    """Two of three drafted tokens are right in every round: three tokens a round, acceptance two
-    thirds.
-    """
+    """Two of three drafted tokens are right in every round: three tokens a round."""
     output = alone(file, PROMPT, SamplingParams(temperature=0.0, max_tokens=60))
 
     def script(view, k):
@@ -324,6 +322,59 @@ async def test_a_hanging_shadow_draft_never_delays_the_output(file) -> None:
             file, PROMPT, sampling
         )
     assert len(drafter.asked) == 1
+
+
+async def test_a_shadow_draft_that_fails_is_counted_and_the_drafter_given_up(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: DraftFailed("broken"))
+    configured = settings(controller="window", lookahead=0)
+    pipeline = await pipeline_over(table_target(file), drafter, configured=configured)
+    session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=300))
+    await run(pipeline, session)
+    assert session.stats.failures == len(drafter.asked) == 3
+
+
+async def test_a_shadow_draft_of_nothing_teaches_nothing(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: [])
+    configured = settings(controller="window", lookahead=0)
+    pipeline = await pipeline_over(table_target(file), drafter, configured=configured)
+    session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=200))
+    await run(pipeline, session)
+    assert (session.stats.failures, session.stats.drafted) == (0, 0)
+    assert len(drafter.asked) > 3
+
+
+async def test_closing_waits_for_releases_and_closes_all(file) -> None:
+    target, drafter = SlowTarget(table_target(file), 0.0), ScriptedDrafter(right(file))
+    let_go = asyncio.Event()
+
+    async def release(session_id: str) -> None:
+        await let_go.wait()
+        await target._inner.release(session_id)
+
+    target.release = release
+    pipeline = await pipeline_over(target, drafter)
+    task = asyncio.create_task(run(pipeline, pipeline.session(PROMPT, GREEDY)))
+    while not pipeline._releasing:  # noqa: ASYNC110 # there is no event for it
+        await asyncio.sleep(0)
+    task.cancel()  # the release goes on all the same
+    closing = asyncio.create_task(pipeline.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    let_go.set()
+    await closing
+    assert target._inner.occupancy()[0] == 0
+    assert drafter.closed
+
+
+async def test_on_a_target_whose_batches_round_differently_the_statement_says_so(file) -> None:
+    drafter = ScriptedDrafter(lambda view, k: [0] * k)
+    pipeline = await pipeline_over(table_target(file), drafter)
+    pipeline.info = replace(pipeline.info, capabilities=Capabilities(batch_invariant=False))
+    session = pipeline.session(PROMPT, GREEDY)
+    await run(pipeline, session)
+    method, exact, reason = session.verification()
+    assert (method, exact) == (VerificationMethod.GREEDY, Exactness.IDENTICAL)
+    assert "rounding" in (reason or "")
 
 
 async def test_speculation_can_be_turned_off_per_request(file) -> None:

@@ -25,6 +25,7 @@ from outrider.types import SamplingParams
         ("max_tokens", 0),
         ("max_tokens", -5),
         ("seed", 2**64),
+        ("seed", 10**40),
         ("stop_token_ids", frozenset({10})),
         ("stop_token_ids", frozenset({-1})),
     ],
@@ -34,6 +35,7 @@ def test_a_meaningless_parameter_is_refused_by_name_and_value(field: str, value)
         validate(replace(SamplingParams(), **{field: value}), vocab_size=10)
     assert caught.value.param == field
     shown = next(iter(value)) if isinstance(value, frozenset) else value
+    shown = "over 30 digits" if value == 10**40 else shown
     assert str(shown) in str(caught.value)
 
 
@@ -47,3 +49,9 @@ def test_a_meaningless_parameter_is_refused_by_name_and_value(field: str, value)
 )
 def test_meaningful_parameters_pass(params: SamplingParams) -> None:
     validate(params, vocab_size=10)
+
+
+def test_very_many_stop_tokens_are_refused_by_number() -> None:
+    params = SamplingParams(stop_token_ids=frozenset(range(2000)))
+    with pytest.raises(RequestError, match="has 2000 entries"):
+        validate(params, vocab_size=5000)

@@ -11,9 +11,7 @@ from outrider.types import SamplingParams
 
 
 def reference(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """The same distribution, by sorting everything: temperature, min-p, top-k, top-p, in this
-    order.
-    """
+    """The same distribution, by sorting: temperature, min-p, top-k, top-p, in this order."""
     scores = logits / params.temperature
     probs = np.exp(scores - scores.max())
     probs /= probs.sum()

@@ -84,8 +84,7 @@ def joint_of_law(
     length: int,
     rounds: int = 1,
 ) -> dict[Prefix, float]:
-    """What `rounds` rounds of draft-and-verify emit, continued by the target alone up to `length`
-    tokens.
+    """What `rounds` rounds emit, continued by the target alone up to `length` tokens.
 
     Args:
         law: given a draft, declared draft rows and target rows, its outcomes.
@@ -109,9 +108,7 @@ def joint_of_law(
 
 
 def _extensions(law, target, draft_source, declared, history, rounds_left):
-    """What one round emits behind a history; without rounds left, one token of the target
-    itself.
-    """
+    """What one round emits behind a history; without one, a token of the target itself."""
     if rounds_left == 0:
         row = target(history)
         yield from (((int(token),), float(row[token])) for token in np.flatnonzero(row))

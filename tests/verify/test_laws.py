@@ -1,6 +1,4 @@
-"""Every law emits exactly the target's distribution, proven by enumeration; every mutant does
-not.
-"""
+"""Every law emits exactly the target's distribution, by enumeration; no mutant does."""
 
 from __future__ import annotations
 

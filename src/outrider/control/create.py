@@ -22,13 +22,11 @@ def create_controller(
     maximum = settings.max_lookahead
     if max_lookahead is not None:
         maximum = min(maximum, max_lookahead)
-    match settings.controller:
-        case "fixed":
-            return FixedController(min(settings.lookahead, maximum))
-        case "window":
-            return WindowController(
-                initial=settings.lookahead,
-                minimum=min(settings.min_lookahead, maximum),
-                maximum=maximum,
-                window=settings.window,
-            )
+    if settings.controller == "fixed":
+        return FixedController(min(settings.lookahead, maximum))
+    return WindowController(
+        initial=settings.lookahead,
+        minimum=min(settings.min_lookahead, maximum),
+        maximum=maximum,
+        window=settings.window,
+    )

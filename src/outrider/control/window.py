@@ -1,6 +1,4 @@
-"""Lookahead from the acceptance rate of the last few rounds: up when most drafts hold, down when
-few do.
-"""
+"""Lookahead from the acceptance of the last few rounds: up when drafts hold, down when not."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ _MAX_DOUBLED = 16
 
 
 class WindowController:
-    """Adds one to the lookahead while the mean acceptance over the window is high, takes one while
-    it is low.
+    """One more token of lookahead while the window's mean acceptance is high, one less while low.
 
     At 0 the target runs alone, in stretches; beside each stretch a short shadow draft is scored
     against what the target commits, so that the lookahead can rise again without ever costing a

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
 from outrider.drafters.base import SessionView
 from outrider.engine import Feed, Job, Lane, StepInfo
-from outrider.errors import DraftFailed, Overloaded, TargetFailed
+from outrider.errors import DraftFailed, Overloaded
 from outrider.sampling import TokenSampler
 from outrider.types import NO_DRAFT, Draft, DrafterInfo, TokenIds
 
@@ -62,8 +61,7 @@ class ModelDrafter:
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
         if held is not None:
-            with suppress(TargetFailed):  # an engine that is shut down holds nothing
-                await self._lane.free(held.slot)
+            await self._lane.free(held.slot)
 
     async def close(self) -> None:
         """The lane's thread is closed by whoever started it."""
@@ -121,8 +119,7 @@ class _Propose(Job):
         self.tell(self._settle, (), DraftFailed(f"{type(error).__name__}: {error}"))
 
     def _roll_back(self) -> int:
-        """Keep what the cache rightly holds of the view, at most all but the last token, and
-        return its length.
+        """Keep what the cache rightly holds of the view, less the last token; return how much.
 
         Only tokens that are new since the last draft are compared.
         """

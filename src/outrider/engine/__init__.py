@@ -1,5 +1,4 @@
-"""The transformer decoder that target and draft models run on, and the thread that batches its
-steps.
+"""The decoder that target and draft models run on, and the thread that batches its steps.
 
 `load_decoder` gives a `Decoder`; `open_lane` puts it on an `EngineThread`, where `Job`s of many
 sequences share forward passes. Below that, `Decoder.forward` takes one `Chunk` of new tokens per

@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -14,7 +15,7 @@ import torch
 from outrider.engine.batch import Chunk
 from outrider.engine.decoder import Decoder
 from outrider.engine.thread import EngineThread
-from outrider.errors import SessionLost, StaleRound
+from outrider.errors import SessionLost, StaleRound, TargetFailed
 
 __all__ = ["Feed", "Job", "Lane", "StepInfo"]
 
@@ -151,7 +152,8 @@ class Lane:
             self._drop(slot, SessionLost("the session was released"))
             self.cache.free(slot)
 
-        await self.engine.call(command)
+        with suppress(TargetFailed):  # an engine that is shut down holds nothing
+            await self.engine.call(command)
 
     def submit(self, job: Job) -> None:
         """Let `job` take part in steps until it is done.

@@ -80,9 +80,7 @@ class SpeedMeter:
         self._recent.clear()
 
     def _plain_step_s(self, batch_size: int) -> float | None:
-        """Seconds of a plain step for this many sessions, from the nearest number that was
-        measured.
-        """
+        """Seconds of a plain step for about so many sessions, or None if none was measured."""
         if not self._plain_s:
             return None
         nearest = min(self._plain_s, key=lambda size: abs(size - batch_size))

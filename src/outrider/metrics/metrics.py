@@ -1,6 +1,4 @@
-"""What is counted, under the names that monitoring knows. One registry per app, never the global
-one.
-"""
+"""What is counted, under the names that monitoring knows, in one registry per app."""
 
 from __future__ import annotations
 

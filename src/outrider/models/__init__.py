@@ -3,20 +3,17 @@
 from outrider.models.assets import TextAssets, load_text_assets
 from outrider.models.catalogue import (
     CATALOGUE,
-    DEFAULT_MODEL,
     CatalogueEntry,
     HubSource,
     PackageSource,
 )
 from outrider.models.fetch import fetch_package, fetched_path
-from outrider.models.home import default_home
 from outrider.models.hub import fetch_hub
 from outrider.models.resolve import ModelFolder, StageProgress, resolve
 from outrider.models.table import TableModel
 
 __all__ = [
     "CATALOGUE",
-    "DEFAULT_MODEL",
     "CatalogueEntry",
     "HubSource",
     "ModelFolder",
@@ -24,7 +21,6 @@ __all__ = [
     "StageProgress",
     "TableModel",
     "TextAssets",
-    "default_home",
     "fetch_hub",
     "fetch_package",
     "fetched_path",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["CATALOGUE", "DEFAULT_MODEL", "CatalogueEntry", "HubSource", "PackageSource", "find"]
+from outrider.config import DEFAULT_TARGET
+
+__all__ = ["CATALOGUE", "CatalogueEntry", "HubSource", "PackageSource", "find"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,9 @@ class CatalogueEntry:
     source: PackageSource | HubSource
 
 
-DEFAULT_MODEL: Final = "smollm2-135m-q4_1"
-
 CATALOGUE: Final = (
     CatalogueEntry(
-        name=DEFAULT_MODEL,
+        name=DEFAULT_TARGET,
         description="SmolLM2 135M Instruct, 4 bits: small enough to try everything in a minute",
         licence="Apache-2.0",
         size=92_871_040,

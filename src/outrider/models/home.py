@@ -26,21 +26,15 @@ from typing import Final
 
 from outrider.errors import FetchFailed
 
-__all__ = ["default_home", "move_into_place", "one_at_a_time", "require_space", "staging"]
+__all__ = ["move_into_place", "one_at_a_time", "require_space", "staging"]
 
 _ABANDONED_S: Final = 24 * 3600.0
 _LOCK_POLL_S: Final = 0.1
 
 
-def default_home() -> Path:
-    """`~/.cache/outrider`."""
-    return Path.home() / ".cache" / "outrider"
-
-
 @contextmanager
 def staging(home: Path) -> Iterator[Path]:
-    """A new empty folder on the same file system as the rest of `home`; deleted however the block
-    ends.
+    """A new empty folder on the file system of `home`; deleted however the block ends.
 
     What processes left behind that were killed more than a day ago is deleted too.
 

@@ -1,7 +1,7 @@
 """Models as JSON tables of logits by context: small enough to enumerate, served like any other.
 
-    {"vocab_size": 3, "order": 2, "eos": [2], "logits": {"": [0, 0, 0], "1": [0.5, 1, -2], "0,1":
-    [2, 0, null]}}
+    {"vocab_size": 3, "order": 2, "eos": [2],
+     "logits": {"": [0, 0, 0], "1": [0.5, 1, -2], "0,1": [2, 0, null]}}
 
 A key holds the last token ids, up to `order` of them, joined with commas; the longest key that
 fits wins, and "" is the row for all other contexts. `null` excludes a token. The text of such a
@@ -95,9 +95,7 @@ class TableModel:
         )
 
     def logits(self, tokens: Sequence[int], length: int) -> npt.NDArray[np.float64]:
-        """The row behind the first `length` of `tokens`, float64 of shape [V]; not to be written
-        to.
-        """
+        """The row behind the first `length` of `tokens`, float64 of shape [V]; read only."""
         context = tuple(tokens[max(length - self.order, 0) : length])
         while context not in self._rows:
             context = context[1:]

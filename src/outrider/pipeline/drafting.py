@@ -126,8 +126,7 @@ class Drafting:
 
     async def _ask(self, view: SessionView, max_tokens: int) -> Draft:
         """One call of the drafter; every way in which it can go wrong becomes `DraftFailed`."""
-        if self._drafter is None:
-            return NO_DRAFT
+        assert self._drafter is not None  # noqa: S101 # without one there is no room to draft
         try:
             draft = await self._drafter.propose(view, max_tokens)
         except DraftFailed:

@@ -129,8 +129,7 @@ class Pipeline:
         )
 
     async def run(self, session: Session) -> AsyncGenerator[Step]:
-        """Decode `session` to its end. Closing the generator stops the work and frees everything,
-        once.
+        """Decode `session` to its end. Closing the generator stops and frees everything, once.
 
         Raises:
             Overloaded: the target has no room for the session.

@@ -149,9 +149,7 @@ class Session:
         return Step(answer.token_ids, answer.origins(), answer.finish_reason, elapsed_s)
 
     def verification(self) -> tuple[VerificationMethod, Exactness, str | None]:
-        """How the output was verified, what holds between it and plain decoding, and under which
-        condition.
-        """
+        """How the output was verified, what holds of it, and under which condition."""
         sampling = self.opening.sampling
         if self.stats.drafted == 0:
             return VerificationMethod.NONE, Exactness.IDENTICAL, None

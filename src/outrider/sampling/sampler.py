@@ -18,9 +18,8 @@ class TokenSampler:
     """Samples tokens for one choice of one request: a pure function of (logits, position).
 
     Target and draft model both use it, with the same noise key: their samples then agree with
-        probability at
-    least (1 - TV) / (1 + TV), where TV is the total variation between their distributions (Gumbel
-    coupling, arXiv 2408.07978).
+    probability at least (1 - TV) / (1 + TV), where TV is the total variation between their
+    distributions (Gumbel coupling, arXiv 2408.07978).
     """
 
     params: SamplingParams

@@ -1,5 +1,4 @@
-"""From a row of logits to the distribution that is sampled: temperature, min-p, top-k, top-p, in
-this order.
+"""From logits to the distribution that is sampled: temperature, min-p, top-k, top-p.
 
 Ties are ordered by lowest token id everywhere, so the kept set is a function of the logits alone.
 """

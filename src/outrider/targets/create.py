@@ -23,8 +23,7 @@ _TABLE = "table:"
 def create_target(
     settings: Settings, *, progress: StageProgress | None = None
 ) -> tuple[Target, Lane | None]:
-    """Build the configured target, fetching and converting its model if need be. Blocks, for
-    seconds.
+    """Build the configured target; fetch and convert its model if need be. Blocks for seconds.
 
     Returns:
         The target, and the engine's lane that it runs on, for drafters beside it; None if it needs

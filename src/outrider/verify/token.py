@@ -74,9 +74,7 @@ def _residual(draft_row: Probs, target_row: Probs) -> Probs:
 
 
 def _invert(probs: Probs, uniform: float) -> int:
-    """The token at quantile `uniform`; never one of probability 0, whatever the rounding of the
-    sum.
-    """
+    """The token at quantile `uniform`; never one of probability 0, however sums round."""
     support = np.flatnonzero(probs)
     index = int(np.searchsorted(np.cumsum(probs[support]), uniform, side="right"))
     return int(support[min(index, support.size - 1)])
