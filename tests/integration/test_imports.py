@@ -66,14 +66,12 @@ def test_importing_the_package_is_instant_and_loads_next_to_nothing() -> None:
     assert said.strip() == "[]"
 
 
-def test_without_the_engine_extra_a_real_model_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_without_the_engine_extra_a_real_model_is_refused_in_one_line(smollm2_folder: Path) -> None:
     """An interpreter in which torch cannot be imported stands for an install without the extra."""
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"\\x02\\0\\0\\0\\0\\0\\0\\0{}")
     said = run_fresh(f"""
         import sys
         sys.modules["torch"] = None
-        sys.argv = ["outrider", "run", "--port", "0", "--target", {str(tmp_path)!r}]
+        sys.argv = ["outrider", "run", "--port", "0", "--target", {str(smollm2_folder)!r}]
         sys.stderr = sys.stdout
         from outrider.cli import main
         try:

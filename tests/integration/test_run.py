@@ -259,7 +259,7 @@ def test_generate_compares_speculative_with_plain_output() -> None:
         (["--dtype", "int3"], "int3"),
         (["--device", "toaster"], "toaster"),
         (["--max-context", "100000"], "100000"),
-        (["--draft", "ngram", "--draft", "ngram"], "twice"),
+        (["--draft", "ngram", "--draft", "ngram"], "two drafters named ngram"),
     ],
 )
 def test_a_bad_start_is_one_line_with_the_value(arguments: list[str], complaint: str) -> None:
