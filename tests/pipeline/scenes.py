@@ -19,6 +19,9 @@ from outrider.sampling import TokenSampler, noise_key
 from outrider.targets import OpenRequest, TableTarget, Target
 from outrider.types import Draft, DrafterInfo, SamplingParams
 
+PROMPT = (0, 1)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=40)
+
 
 def settings(**speculation: object) -> Settings:
     return load_settings(None, {"speculation": speculation})
@@ -59,6 +62,12 @@ def alone(
         if tokens[-1] in model.eos_token_ids and not sampling.ignore_eos:
             break
     return tuple(tokens[len(prompt) :])
+
+
+def right(file: Path) -> Callable[[SessionView, int], Sequence[int]]:
+    """A script that always drafts what the target will say, greedily, behind `PROMPT`."""
+    output = alone(file, PROMPT, GREEDY)
+    return lambda view, k: output[view.length - len(PROMPT) :][:k]
 
 
 class ScriptedDrafter:
