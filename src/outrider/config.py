@@ -111,6 +111,9 @@ class SpeculationSettings(_Section):
     """Nothing goes above."""
     window: Annotated[int, Field(ge=1, le=1024)] = 8
     """Rounds that the window controller averages over."""
+    verification: Literal["matching", "token", "block"] = "matching"
+    """How drafts are judged that a draft model of this process samples, without a seed: by the
+    target's own sample, or by ratios of probabilities, per token or per block. All are lossless."""
     deadline_ms: Annotated[float, Field(gt=0, le=600_000)] = 2000.0
     """A draft that takes longer is given up; the target runs on alone."""
 
@@ -142,6 +145,8 @@ class LimitSettings(_Section):
     """Largest `n`, and most prompts in one request."""
     default_max_tokens: Annotated[int, Field(ge=1)] = 256
     """Output budget of a request that names none."""
+    max_logprobs: Annotated[int, Field(ge=0, le=1000)] = 20
+    """Most likely tokens whose log probability a request may ask for at each output token."""
 
 
 class Settings(BaseSettings):

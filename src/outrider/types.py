@@ -6,22 +6,31 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = [
+    "DRAFT_TOTAL",
     "NO_DRAFT",
     "PROTOCOL_VERSION",
     "Capabilities",
     "Draft",
+    "DraftRow",
     "DrafterInfo",
     "Exactness",
     "FinishReason",
+    "LogprobsMode",
     "Origin",
+    "SampledDraft",
     "SamplingParams",
     "TargetInfo",
     "TokenIds",
+    "TokenLogprobs",
     "Verification",
     "VerificationMethod",
 ]
@@ -69,6 +78,20 @@ class VerificationMethod(StrEnum):
     MATCHING = (
         "matching"  # the target's own sample, drawn with the request's noise, equals the draft
     )
+    TOKEN = "token"  # noqa: S105 # no password: the ratio of target to draft probability, token by token
+    BLOCK = "block"  # the same ratios, judged jointly over the whole draft
+
+    @property
+    def ratio(self) -> bool:
+        """Whether drafts are judged by the distribution that they were drawn from."""
+        return self in (VerificationMethod.TOKEN, VerificationMethod.BLOCK)
+
+
+class LogprobsMode(StrEnum):
+    """Of which distribution log probabilities are told."""
+
+    RAW = "raw"  # the model's own, over the whole vocabulary
+    PROCESSED = "processed"  # the one that is sampled: penalties, temperature, top-p, ... applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +103,17 @@ class SamplingParams:
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens that holds this much probability.
         min_p: drop tokens less likely than this fraction of the most likely one.
+        repetition_penalty: above 1, logits of tokens of prompt and output are divided by it where
+            positive and multiplied where negative.
+        presence_penalty: taken once from the logits of tokens that the output holds.
+        frequency_penalty: taken as often as the output holds the token.
+        logit_bias: added to the logits of these ids.
+        bad_words: sequences of ids that the output never holds.
+        allowed_token_ids: the only ids that may be sampled; None allows all.
+        min_tokens: output length below which no token that ends the output is sampled.
+        logprobs: tell the log probability of every output token, and of so many of the likeliest
+            tokens in its place; None tells nothing.
+        logprobs_mode: of which distribution.
         seed: fixes the noise key, and with it the output; None draws a random one.
         max_tokens: output budget in tokens, at least 1.
         stop_token_ids: token ids that end the output, beside the model's own.
@@ -90,6 +124,15 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[TokenIds, ...] = ()
+    allowed_token_ids: frozenset[int] | None = None
+    min_tokens: int = 0
+    logprobs: int | None = None
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW
     seed: int | None = None
     max_tokens: int = 256
     stop_token_ids: frozenset[int] = frozenset()
@@ -98,6 +141,10 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
+        """Ids that end the output of a model with these end-of-sequence ids."""
+        return self.stop_token_ids | (frozenset() if self.ignore_eos else eos_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +170,62 @@ class Draft:
 
 NO_DRAFT: Final = Draft()
 
+DRAFT_TOTAL: Final = 65535
+"""What the counts of a `DraftRow` sum to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftRow:
+    """The distribution that a drafted token was drawn from, exactly.
+
+    Attributes:
+        token_ids: int64, shape [s], ascending: the tokens that could be drawn.
+        counts: uint16, shape [s], each at least 1, summing to `DRAFT_TOTAL`.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.uint16]
+
+    def probs(self) -> npt.NDArray[np.float64]:
+        """Probabilities of `token_ids`, shape [s]."""
+        return self.counts / DRAFT_TOTAL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledDraft:
+    """Tokens drawn from declared distributions, for ratio verification.
+
+    Once drawn it has to be judged, whole: dropping or cutting it depending on what was drawn biases
+    the output. So it is no `Draft`, and nothing here shortens it.
+
+    Attributes:
+        token_ids: at least one.
+        rows: one per token, each chosen before its token was drawn.
+        source: name of the drafter.
+    """
+
+    token_ids: TokenIds
+    rows: tuple[DraftRow, ...]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities at one output position, given what precedes it.
+
+    Attributes:
+        token_id: the output token.
+        logprob: its own.
+        top: the likeliest ids with theirs, descending, lower ids first among equals.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -141,6 +244,7 @@ class Verification:
         batch_size: sessions that shared the step.
         batch_tokens: tokens computed in the step, of all sessions; as many as `batch_size` in a
             step of plain decoding alone.
+        logprobs: one per token of `token_ids`, if the session asked for them.
     """
 
     round_id: int
@@ -152,6 +256,7 @@ class Verification:
     step_s: float = 0.0
     batch_size: int = 1
     batch_tokens: int = 1
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
     def origins(self) -> tuple[Origin, ...]:
         """One origin per token of `token_ids`."""
@@ -221,6 +326,7 @@ class DrafterInfo:
     Attributes:
         name: how requests name it.
         deterministic: the same context always gives the same draft.
+        declares: it draws in this process and can declare what it drew from: see `SampledDraft`.
         context_length: longest context it can draft for; None if unlimited.
         model_hash: identifies its weights, or None if it has none.
         vocab_fingerprint: of its token strings, as in `TargetInfo`; None if it only repeats ids of
@@ -229,6 +335,7 @@ class DrafterInfo:
 
     name: str
     deterministic: bool = True
+    declares: bool = False
     context_length: int | None = None
     model_hash: str | None = None
     vocab_fingerprint: str | None = None

@@ -15,6 +15,7 @@ def view(tokens: list[int], length: int | None = None, session_id: str = "s") ->
         session_id=session_id,
         tokens=tokens,
         length=len(tokens) if length is None else length,
+        prompt_length=1,
         sampling=SamplingParams(),
         noise_key=0,
     )

@@ -18,7 +18,14 @@ from outrider.gateway import bind, create_app, serve
 from outrider.metrics import Metrics
 from outrider.pipeline import Pipeline
 from outrider.targets import OpenRequest
-from outrider.types import Draft, FinishReason, TargetInfo, TokenIds, Verification
+from outrider.types import (
+    Draft,
+    FinishReason,
+    TargetInfo,
+    TokenIds,
+    TokenLogprobs,
+    Verification,
+)
 
 END = 256
 """The end-of-sequence token of the byte model; ids below are bytes."""
@@ -54,6 +61,13 @@ BYTE_MODEL = TargetInfo(
 )
 
 
+def told(token_id: int, position: int, count: int) -> TokenLogprobs:
+    """Log probabilities of the scripted target: the token leads, then the ids that follow it."""
+    own = -0.25 * (position + 1)
+    top = tuple(((token_id + rank) % 257, own - rank) for rank in range(count))
+    return TokenLogprobs(token_id, own, top)
+
+
 class ScriptedTarget:
     """Answers every session with the same steps, at a given pace.
 
@@ -63,6 +77,8 @@ class ScriptedTarget:
         delay_s: before every step.
         gate: every step waits until it is set.
         max_sessions: that fit.
+        logprobs: of a token, at an output position, with so many likely ones; None tells nothing,
+            whatever was asked.
     """
 
     def __init__(
@@ -72,11 +88,13 @@ class ScriptedTarget:
         delay_s: float = 0.0,
         gate: asyncio.Event | None = None,
         max_sessions: int = 64,
+        logprobs: Callable[[int, int, int], TokenLogprobs] | None = told,
     ) -> None:
         self._steps = steps
         self._delay_s = delay_s
         self._gate = gate
         self._max_sessions = max_sessions
+        self._logprobs = logprobs
         self.open_sessions: dict[str, OpenRequest] = {}
         self.opened: list[OpenRequest] = []
         self.closed_at: list[float] = []
@@ -109,12 +127,29 @@ class ScriptedTarget:
                 if tokens[-1] in ends:
                     finish = FinishReason.STOP
                 drafted = len(step) - 1
-                yield Verification(round_id, position, tokens, drafted, drafted, finish)
+                yield Verification(
+                    round_id,
+                    position,
+                    tokens,
+                    drafted,
+                    drafted,
+                    finish,
+                    logprobs=self._told(request, tokens, position),
+                )
                 position += len(tokens)
                 if finish is not None:
                     return
         finally:
             self.closed_at.append(time.perf_counter())
+
+    def _told(
+        self, request: OpenRequest, tokens: TokenIds, position: int
+    ) -> tuple[TokenLogprobs, ...] | None:
+        count = request.sampling.logprobs
+        if count is None or self._logprobs is None:
+            return None
+        places = enumerate(tokens, start=position)
+        return tuple(self._logprobs(token_id, place, count) for place, token_id in places)
 
     async def release(self, session_id: str) -> None:
         self.open_sessions.pop(session_id, None)

@@ -108,6 +108,39 @@ async def test_only_a_possible_stop_string_is_held_back() -> None:
     assert [piece for piece in texts(events) if piece] == ["a", "STb", "ST"]
 
 
+@pytest.mark.parametrize("chunk", range(1, 7))
+@pytest.mark.parametrize(
+    ("stop", "min_tokens", "text", "tokens"),
+    [
+        ("X", 0, "a", 2),
+        ("X", 1, "a", 2),
+        ("X", 2, "aXb", 4),
+        ("X", 4, "aXbXc", 6),
+        ("X", 6, "aXbXc", 6),
+        ("Xb", 1, "a", 3),
+        ("Xb", 2, "aXbXc", 6),  # its beginning is out already and cannot be taken back
+        ("Xb", 3, "aXbXc", 6),
+    ],
+)
+async def test_a_stop_string_ends_no_output_of_fewer_than_min_tokens(
+    chunk: int, stop: str, min_tokens: int, text: str, tokens: int
+) -> None:
+    request = HELLO | {"stop": stop, "min_tokens": min_tokens}
+    async with scripted(saying("aXbXc", chunk=chunk)) as gateway:
+        body = (await gateway.post(PATH, request)).json()
+        events = await gateway.events(PATH, request)
+    assert body["choices"][0]["text"] == "".join(texts(events)) == text
+    assert body["usage"]["completion_tokens"] == tokens
+
+
+async def test_an_unfinished_character_of_the_first_min_tokens_is_no_stop_string() -> None:
+    target = ScriptedTarget(lambda _: [(*b"ab", 0xE2)])
+    async with scripted(target) as gateway:
+        request = HELLO | {"stop": "\ufffd", "min_tokens": 3, "max_tokens": 3}
+        choice = (await gateway.post(PATH, request)).json()["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("ab\ufffd", "length")
+
+
 async def test_usage_counts_up_to_the_token_that_completed_the_stop_string() -> None:
     async with scripted(saying("abcdefgh", chunk=8)) as gateway:
         body = (await gateway.post(PATH, HELLO | {"stop": ["de"], "return_token_ids": True})).json()

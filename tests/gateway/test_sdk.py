@@ -6,6 +6,7 @@ import asyncio
 
 import openai
 import pytest
+from openai.types import completion_choice
 
 from .conftest import Serving
 from .serving import ScriptedTarget, scripted
@@ -117,3 +118,52 @@ async def test_the_policy_travels_in_the_extra_body(table_gateway: Serving) -> N
     assert reply.model_extra is not None
     assert reply.model_extra["speculation"]["drafter"] == "ngram"
     assert len(reply.choices[0].token_ids) == 20  # type: ignore[attr-defined]
+
+
+async def test_a_chats_log_probabilities_pass_the_clients_strict_types() -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    asked = {"model": "bytes", "messages": messages, "logprobs": True, "top_logprobs": 2}
+    async with scripted(speaking(), sockets=True) as gateway, async_client(gateway.url) as client:
+        whole = await client.chat.completions.create(**asked)
+        stream = await client.chat.completions.create(**asked, stream=True)
+        chunks = [chunk async for chunk in stream]
+        async with client.chat.completions.stream(**asked) as helper:
+            assembled = await helper.get_final_completion()
+    logprobs = whole.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert logprobs.refusal is None
+    said = bytes(byte for entry in logprobs.content for byte in entry.bytes or ())
+    assert said.decode() == TEXT == whole.choices[0].message.content
+    assert [len(entry.top_logprobs) for entry in logprobs.content] == [2] * len(TEXT.encode())
+    streamed = [
+        entry
+        for chunk in chunks
+        if chunk.choices[0].logprobs is not None
+        for entry in chunk.choices[0].logprobs.content or ()
+    ]
+    assert streamed == logprobs.content
+    assert assembled.choices[0].logprobs is not None
+    assert assembled.choices[0].logprobs.content == logprobs.content
+
+
+async def test_a_plain_completions_log_probabilities_pass_the_clients_strict_types() -> None:
+    def work(url: str) -> tuple[completion_choice.Logprobs, list[completion_choice.Logprobs]]:
+        with sync_client(url) as client:
+            whole = client.completions.create(model="bytes", prompt="Hi", logprobs=3)
+        with sync_client(url, strict=False) as client:  # for its null finish_reason, as above
+            stream = client.completions.create(model="bytes", prompt="Hi", logprobs=3, stream=True)
+            parts = [chunk.choices[0].logprobs for chunk in stream]
+        assert whole.choices[0].logprobs is not None
+        strict = completion_choice.Logprobs.model_validate
+        return whole.choices[0].logprobs, [
+            strict(part.to_dict(), strict=True) for part in parts if part is not None
+        ]
+
+    async with scripted(speaking(), sockets=True) as gateway:
+        whole, parts = await asyncio.to_thread(work, gateway.url)
+    assert len(parts) > 1
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        joined = [each for part in parts for each in getattr(part, name)]
+        assert joined == getattr(whole, name)
+        assert len(joined) == len(TEXT.encode())

@@ -15,7 +15,7 @@ from outrider.errors import SessionLost
 from outrider.metrics import Metrics
 from outrider.models import TableModel
 from outrider.pipeline import Pipeline, Session
-from outrider.sampling import TokenSampler, noise_key
+from outrider.sampling import History, TokenSampler, noise_key
 from outrider.targets import OpenRequest, TableTarget, Target
 from outrider.types import Draft, DrafterInfo, SamplingParams
 
@@ -54,14 +54,14 @@ def alone(
 ) -> tuple[int, ...]:
     """What the target alone says: a loop over its table, without any of the machinery."""
     model = TableModel.load(file)
-    sampler = TokenSampler(sampling, noise_key(sampling.seed), choice)
-    tokens = list(prompt)
-    while len(tokens) - len(prompt) < sampling.max_tokens:
-        logits = np.array(model.logits(tokens, len(tokens)))
-        tokens.append(sampler.sample(logits, len(tokens)))
-        if tokens[-1] in model.eos_token_ids and not sampling.ignore_eos:
-            break
-    return tuple(tokens[len(prompt) :])
+    ends = sampling.end_token_ids(model.eos_token_ids)
+    sampler = TokenSampler(sampling, noise_key(sampling.seed), choice, end_token_ids=ends)
+    output: list[int] = []
+    while len(output) < sampling.max_tokens and not ends.intersection(output[-1:]):
+        history = History(prompt, output)  # anew for every token
+        logits = np.array(model.logits(history.tokens, len(history)))
+        output.append(sampler.sample(logits, history))
+    return tuple(output)
 
 
 def right(file: Path) -> Callable[[SessionView, int], Sequence[int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.drafters import NgramDrafter, TableDrafter
 from outrider.models import TableModel
-from outrider.sampling import dense_probs
+from outrider.sampling import warp
 from outrider.types import SamplingParams
 from tests.pipeline.scenes import (
     ScriptedDrafter,
@@ -137,7 +137,7 @@ def exact_joint(model: TableModel, params: SamplingParams) -> np.ndarray:
         if len(tokens) == 5:
             joint[index] += probability
             return
-        row = dense_probs(model.logits(tokens, len(tokens)), params)
+        row = warp(model.logits(tokens, len(tokens)), params).dense(3)
         for token in range(3):
             walk((*tokens, token), probability * row[token], 3 * index + token)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from outrider.sampling import gumbel, noise_key, uniforms
-from outrider.sampling.noise import _mix_int
+from outrider.sampling.noise import GAMMA, MIX_1, MIX_2, _mix, stream
 
 IDS = np.arange(50_000, dtype=np.int64)
 
@@ -12,9 +12,9 @@ IDS = np.arange(50_000, dtype=np.int64)
 def reference_uniform(key: int, choice: int, position: int, token_id: int) -> float:
     """The definition, in Python's integers."""
     gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1
-    state = _mix_int((_mix_int(key + gamma) ^ _mix_int(choice + 1)) & mask)
-    state = _mix_int(state + position * gamma)
-    hashed = _mix_int((state + (token_id + 1) * gamma) & mask)
+    state = _mix((_mix(key + gamma) ^ _mix(choice + 1)) & mask)
+    state = _mix(state + position * gamma)
+    hashed = _mix((state + (token_id + 1) * gamma) & mask)
     return ((hashed >> 11) + 0.5) / 2**53
 
 
@@ -88,3 +88,17 @@ def test_a_seed_fixes_the_noise_key() -> None:
 
 def test_without_a_seed_noise_keys_differ() -> None:
     assert len({noise_key(None) for _ in range(100)}) == 100
+
+
+def test_no_hash_gives_a_uniform_of_1() -> None:
+    """An id is worked back from the largest hash; its noise must be finite."""
+    state = 2**64 - 1
+    for shift, factor in ((31, MIX_2), (27, MIX_1), (30, 1)):
+        undone = state
+        for _ in range(3):
+            undone = state ^ (undone >> shift)
+        state = undone * pow(factor, -1, 2**64) % 2**64
+    counter = (state - stream(1, 2, 3)) * pow(GAMMA, -1, 2**64) - 1
+    token_id = np.array([counter % 2**64], dtype=np.uint64).astype(np.int64)
+    assert uniforms(1, 2, 3, token_id)[0] == 1 - 2.0**-53
+    assert np.isfinite(gumbel(1, 2, 3, token_id)[0])

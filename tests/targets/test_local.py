@@ -16,9 +16,10 @@ from outrider.engine import Decoder, EngineThread, Lane
 from outrider.errors import TargetFailed
 from outrider.metrics import Metrics
 from outrider.pipeline import Pipeline
-from outrider.sampling import TokenSampler, noise_key
+from outrider.sampling import History, TokenSampler, noise_key
+from outrider.sampling.device import DeviceSampler
 from outrider.targets.local import LocalTarget
-from outrider.types import DrafterInfo, SamplingParams
+from outrider.types import DrafterInfo, SamplingParams, VerificationMethod
 from tests.pipeline.scenes import run
 from tests.tiny import CONTEXT, VOCAB, next_logits, tiny_decoder, tiny_info, tiny_lane
 
@@ -45,8 +46,15 @@ def lane(engine, decoder) -> Lane:
     return tiny_lane(engine, decoder, num_slots=8, step_tokens=16)
 
 
-def drafter(engine: EngineThread, decoder: Decoder, name: str, num_slots: int = 8) -> ModelDrafter:
-    info = DrafterInfo(name=name, deterministic=False, context_length=CONTEXT)
+def drafter(
+    engine: EngineThread,
+    decoder: Decoder,
+    name: str,
+    num_slots: int = 8,
+    *,
+    declares: bool = False,
+) -> ModelDrafter:
+    info = DrafterInfo(name=name, deterministic=False, declares=declares, context_length=CONTEXT)
     lane = tiny_lane(engine, decoder, num_slots=num_slots, step_tokens=16)
     return ModelDrafter(lane, info, vocab_size=VOCAB, eos_token_ids=frozenset())
 
@@ -66,10 +74,11 @@ async def pipeline_over(lane: Lane, *drafters, **speculation) -> Pipeline:
 def alone(decoder: Decoder, prompt: tuple[int, ...], sampling: SamplingParams, choice=0) -> tuple:
     """The output by the definition: one token at a time, every row computed from nothing."""
     sampler = TokenSampler(sampling, noise_key(sampling.seed), choice)
-    tokens = list(prompt)
+    output: list[int] = []
     for _ in range(sampling.max_tokens):
-        tokens.append(sampler.sample(next_logits(decoder, tokens).numpy(), len(tokens)))
-    return tuple(tokens[len(prompt) :])
+        history = History(prompt, output)
+        output.append(sampler.sample(next_logits(decoder, history.tokens).numpy(), history))
+    return tuple(output)
 
 
 def prompts(count: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -98,6 +107,54 @@ async def test_output_equals_the_model_computed_from_nothing(
         session = pipeline.session(prompt, sampling, drafter=name)
         assert await run(pipeline, session) == expected
     assert pipeline.occupancy() == (0, 8)
+
+
+PROCESSED = SamplingParams(
+    seed=4,
+    max_tokens=40,
+    min_p=0.01,
+    frequency_penalty=0.5,
+    repetition_penalty=1.2,
+    logprobs=2,
+)
+
+
+@pytest.fixture
+def _on_a_device(monkeypatch) -> None:
+    """Rows are treated as if they lay on an accelerator."""
+    for module in ("targets.local", "drafters.model"):
+        monkeypatch.setattr(f"outrider.{module}.sampler_on", lambda device: DeviceSampler)
+
+
+@pytest.mark.usefixtures("_on_a_device")
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SEEDED, PROCESSED], ids=["greedy", "seeded", "processed"]
+)
+async def test_rows_that_stay_on_a_device_give_the_same_output(
+    engine, decoder, lane, sampling
+) -> None:
+    drafters = [drafter(engine, decoder.truncated(1), "half"), drafter(engine, decoder, "self")]
+    pipeline = await pipeline_over(lane, *drafters, controller="fixed", lookahead=4)
+    (prompt,) = prompts(1)
+    for name in pipeline.drafter_names:
+        session = pipeline.session(prompt, sampling, drafter=name)
+        assert await run(pipeline, session) == alone(decoder, prompt, sampling)
+        assert session.stats.drafted > 0
+
+
+@pytest.mark.usefixtures("_on_a_device")
+@pytest.mark.parametrize("method", [VerificationMethod.TOKEN, VerificationMethod.BLOCK])
+async def test_ratios_are_judged_of_rows_that_stay_on_a_device(
+    engine, decoder, lane, method
+) -> None:
+    same = drafter(engine, decoder, "self", declares=True)
+    pipeline = await pipeline_over(
+        lane, same, controller="fixed", lookahead=4, verification=method.value
+    )
+    session = pipeline.session((1, 2, 3), SamplingParams(max_tokens=100))
+    assert len(await run(pipeline, session)) == 100
+    assert session.verification()[0] is method
+    assert session.stats.accepted > 0.9 * session.stats.drafted > 10
 
 
 async def test_sessions_together_say_what_each_says_alone(engine, decoder, lane) -> None:

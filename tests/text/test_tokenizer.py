@@ -71,6 +71,36 @@ def test_token_strings_hold_added_tokens_and_none_for_holes(byte_level: HFTokeni
     assert len(strings) == byte_level.vocab_size
 
 
+@pytest.mark.parametrize("text", ["the fox", "日本語 😀 naïve", "<tool call>"])
+def test_the_bytes_of_tokens_are_those_of_their_text(byte_level: HFTokenizer, text: str) -> None:
+    pieces = [
+        byte_level.token_bytes(token_id)
+        for token_id in byte_level.encode(text, add_special_tokens=False)
+    ]
+    assert None not in pieces
+    assert b"".join(piece or b"" for piece in pieces) == text.encode()
+
+
+def test_pieces_have_their_leading_space_and_single_bytes_as_bytes(pieces: HFTokenizer) -> None:
+    strings = list(pieces.token_strings)
+    assert pieces.token_bytes(strings.index("▁the")) == b" the"
+    assert pieces.token_bytes(strings.index("<0xE6>")) == b"\xe6"
+
+
+def test_a_special_token_has_the_bytes_of_its_name(byte_level: HFTokenizer) -> None:
+    assert byte_level.token_bytes(0) == b"<|end|>"
+
+
+@pytest.mark.parametrize("beyond", [-1, 10**6])
+def test_an_id_without_a_token_has_no_bytes(byte_level: HFTokenizer, beyond: int) -> None:
+    assert byte_level.token_bytes(beyond) is None
+
+
+def test_tokens_whose_text_depends_on_neighbours_have_no_bytes(word_pieces: HFTokenizer) -> None:
+    assert word_pieces.token_bytes(2) is None
+    assert IdTokenizer(5).token_bytes(2) is None
+
+
 def test_special_tokens_in_a_text_are_encoded_as_such(byte_level: HFTokenizer) -> None:
     assert byte_level.encode("a<|end|>", add_special_tokens=False)[-1] == 0
 

@@ -14,14 +14,31 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from outrider.verify import Outcome
+from outrider.verify import Outcome, onehot_law
+from tests.verify.processing import penalised_rows, warped_rows
 
 Probs = np.ndarray
 Prefix = tuple[int, ...]
 Rows = Callable[[Prefix], Probs]
 Law = Callable[[Prefix, Probs, Probs], list[Outcome]]
+Source = Callable[[Prefix, int | None], Iterable[tuple[Prefix, float, Rows]]]
+"""The drafts made behind a history: tokens, probability, and the rows that the drafter declares.
+The second argument is what the round before accepted; None in the first."""
+Judged = Callable[[Prefix, Prefix], Probs]
 
-KINDS = ("dirichlet", "peaked", "zeros", "one-hot", "equal", "disjoint", "nearly equal")
+KINDS = (
+    "dirichlet",
+    "peaked",
+    "zeros",
+    "one-hot",
+    "equal",
+    "disjoint",
+    "nearly equal",
+    "penalised",
+    "warped",
+)
+EXACT = 1e-12
+CAUGHT = 1e-3
 
 
 def random_rows(seed: int, vocab_size: int, kind: str) -> tuple[Rows, Rows]:
@@ -47,9 +64,18 @@ def random_rows(seed: int, vocab_size: int, kind: str) -> tuple[Rows, Rows]:
                 target[half:], draft[:half] = 0.0, 0.0
             case "nearly equal":
                 draft = target * (1 + 1e-15 * draw.standard_normal(vocab_size))
+            case "penalised":
+                target, draft = penalised_rows(seed, vocab_size, prefix, prefix)
+            case "warped":
+                target, draft = warped_rows(seed, vocab_size, prefix)
         return target / target.sum(), draft / draft.sum()
 
     return lambda prefix: rows(prefix)[0], lambda prefix: rows(prefix)[1]
+
+
+def onehot(draft: Prefix, draft_rows: Probs, target_rows: Probs) -> list[Outcome]:
+    """`onehot_law` in the form of a law over declared rows, which it does not look at."""
+    return onehot_law(draft, target_rows)
 
 
 def stack(rows: Rows, draft: Prefix, count: int, history: Prefix = ()) -> Probs:
@@ -59,16 +85,30 @@ def stack(rows: Rows, draft: Prefix, count: int, history: Prefix = ()) -> Probs:
     return np.array([rows(history + draft[:index]) for index in range(count)])
 
 
-def drafts(
-    draft_rows: Rows, vocab_size: int, k: int, history: Prefix = ()
-) -> Iterable[tuple[Prefix, float]]:
+def drafts(rows: Rows, vocab_size: int, k: int, history: Prefix = ()):
     """Every draft of length k that can be drawn, with its probability."""
     for draft in itertools.product(range(vocab_size), repeat=k):
         probability = 1.0
         for index, token in enumerate(draft):
-            probability *= float(draft_rows(history + draft[:index])[token])
+            probability *= float(rows(history + draft[:index])[token])
         if probability > 0.0:
             yield draft, probability
+
+
+def sampled(
+    rows: Rows, vocab_size: int, lookahead: int | Callable[[int | None], int], declared=None
+) -> Source:
+    """A drafter that draws from `rows` and, unless told otherwise, declares them.
+
+    `lookahead` may depend on what the round before accepted, as a controller's does.
+    """
+
+    def source(history: Prefix, accepted: int | None):
+        k = lookahead if isinstance(lookahead, int) else lookahead(accepted)
+        for tokens, chance in drafts(rows, vocab_size, k, history):
+            yield tokens, chance, declared or rows
+
+    return source
 
 
 def joint_of_target(target: Rows, vocab_size: int, length: int) -> dict[Prefix, float]:
@@ -79,49 +119,82 @@ def joint_of_target(target: Rows, vocab_size: int, length: int) -> dict[Prefix, 
 def joint_of_law(
     law: Law,
     target: Rows,
-    draft_source: Callable[[Prefix], Iterable[tuple[Prefix, float]]],
-    declared: Rows,
+    source: Source,
     length: int,
     rounds: int = 1,
+    judged: Judged | None = None,
 ) -> dict[Prefix, float]:
     """What `rounds` rounds emit, continued by the target alone up to `length` tokens.
 
     Args:
         law: given a draft, declared draft rows and target rows, its outcomes.
         target: the true rows.
-        draft_source: the drafts that are made behind a history, with their probabilities.
-        declared: the rows that the drafter says it sampled from.
+        source: the drafts.
+        judged: the target rows that a round is judged by, given its history and draft, if not
+            the true ones.
     """
-    # Probability of each history, by rounds that are still to come. Histories only grow, so one
-    # sweep by length settles them all, and equal histories are merged before they are extended.
-    mass: dict[tuple[Prefix, int], float] = {((), rounds): 1.0}
+    # Probability of each history, by rounds that are still to come and the count accepted last.
+    # Histories only grow, so one sweep by length settles them all, and equal states are merged
+    # before they are extended.
+    mass: dict[tuple[Prefix, int, int | None], float] = {((), rounds, None): 1.0}
     for size in range(length):
-        for history, left in [key for key in mass if len(key[0]) == size]:
-            probability = mass.pop((history, left))
-            for tail, chance in _extensions(law, target, draft_source, declared, history, left):
-                key = ((*history, *tail)[:length], max(left - 1, 0))
+        for state in [state for state in mass if len(state[0]) == size]:
+            probability = mass.pop(state)
+            for tail, accepted, chance in _extensions(law, target, source, judged, *state):
+                key = ((*state[0], *tail)[:length], max(state[1] - 1, 0), accepted)
                 mass[key] = mass.get(key, 0.0) + probability * chance
     joint: dict[Prefix, float] = {}
-    for (history, _), probability in mass.items():
+    for (history, _, _), probability in mass.items():
         joint[history] = joint.get(history, 0.0) + probability
     return joint
 
 
-def _extensions(law, target, draft_source, declared, history, rounds_left):
+def _extensions(law, target, source, judged, history, rounds_left, last_accepted):
     """What one round emits behind a history; without one, a token of the target itself."""
     if rounds_left == 0:
         row = target(history)
-        yield from (((int(token),), float(row[token])) for token in np.flatnonzero(row))
+        yield from (((int(token),), None, float(row[token])) for token in np.flatnonzero(row))
         return
-    for draft, chance in draft_source(history):
-        target_rows = stack(target, draft, len(draft) + 1, history)
+    for draft, chance, declared in source(history, last_accepted):
+        if judged is None:
+            target_rows = stack(target, draft, len(draft) + 1, history)
+        else:
+            target_rows = judged(history, draft)
         draft_rows = stack(declared, draft, len(draft), history)
         for outcome in law(draft, draft_rows, target_rows):
+            accepted = outcome.accepted_count
             for token in np.flatnonzero(outcome.next_probs):
                 weight = chance * outcome.probability * float(outcome.next_probs[token])
-                yield (*draft[: outcome.accepted_count], int(token)), weight
+                yield (*draft[:accepted], int(token)), accepted, weight
 
 
-def joint_error(found: dict[Prefix, float], expected: dict[Prefix, float]) -> float:
+def table_error(found: dict[Prefix, float], expected: dict[Prefix, float]) -> float:
     """Largest difference of any probability."""
     return max(abs(found.get(key, 0.0) - expected.get(key, 0.0)) for key in found | expected)
+
+
+def error_of(law: Law, target: Rows, source: Source, length: int, **options) -> float:
+    """Largest error of any probability in what a law emits."""
+    vocab_size = target(()).size
+    found = joint_of_law(law, target, source, length, **options)
+    return table_error(found, joint_of_target(target, vocab_size, length))
+
+
+def expected_accepted(law: Law, target: Rows, draft: Rows, k: int) -> float:
+    """Mean count of accepted tokens in one round."""
+    return sum(
+        chance * outcome.probability * outcome.accepted_count
+        for tokens, chance in drafts(draft, target(()).size, k)
+        for outcome in law(tokens, stack(draft, tokens, k), stack(target, tokens, k + 1))
+    )
+
+
+def law_as_table(outcomes: list[Outcome]) -> dict[tuple[int, int], float]:
+    """Probability by (accepted count, next token), as a sampler returns them."""
+    table: dict[tuple[int, int], float] = {}
+    for outcome in outcomes:
+        for token in np.flatnonzero(outcome.next_probs):
+            key = (outcome.accepted_count, int(token))
+            weight = outcome.probability * float(outcome.next_probs[token])
+            table[key] = table.get(key, 0.0) + weight
+    return table

@@ -147,6 +147,7 @@ def _model(
     info = DrafterInfo(
         name=name,
         deterministic=False,
+        declares=True,
         context_length=context_length,
         model_hash=model_hash,
         vocab_fingerprint=target.vocab_fingerprint,

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from outrider.drafters.base import SessionView
+from outrider.drafters.picker import Picker
 from outrider.engine import Feed, Job, Lane, StepInfo
 from outrider.errors import DraftFailed, Overloaded
-from outrider.sampling import TokenSampler
-from outrider.types import NO_DRAFT, Draft, DrafterInfo, TokenIds
+from outrider.sampling import History
+from outrider.sampling.device import sampler_on
+from outrider.types import NO_DRAFT, Draft, DrafterInfo, SampledDraft
 
 __all__ = ["ModelDrafter"]
+
+_UNREAD = 32
+"""Tokens that a draft reads along the way; more are read in advance where drafts are drawn."""
 
 
 class ModelDrafter:
     """Decodes drafts on a lane of the engine.
 
-    It samples as the target does, with the session's own noise: greedily at temperature 0, coupled
-    above.
+    It processes rows as the target does. Drafts to be matched are sampled with the session's own
+    noise, greedily at temperature 0; drafts to be judged by ratios are drawn at random.
 
     Args:
         lane: the draft model, its cache and its thread.
         info: what the drafter says of itself.
         vocab_size: of the target; ids at or above are padding and never drafted.
-        eos_token_ids: ids after which there is nothing to draft.
+        eos_token_ids: of the target.
     """
 
     def __init__(
@@ -36,27 +42,24 @@ class ModelDrafter:
         self._info = info
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
+        self._sampler = sampler_on(lane.decoder.device)
+        self._rng = np.random.default_rng()
         self._sessions: dict[str, _Held] = {}
 
     async def describe(self) -> DrafterInfo:
         return self._info
 
     async def propose(self, view: SessionView, max_tokens: int) -> Draft:
-        if max_tokens < 1:
-            return NO_DRAFT
-        held = self._sessions.get(view.session_id)
-        if held is None:
-            try:
-                slot = await self._lane.allocate()
-            except Overloaded as error:
-                raise DraftFailed(f"{self._info.name}: {error}") from None
-            held = self._sessions[view.session_id] = _Held(slot)
-        job = _Propose(self._lane, held, view, max_tokens, self._vocab_size, self._eos_token_ids)
-        self._lane.submit(job)
-        try:
-            return Draft(await job.drafted, self._info.name)
-        finally:
-            job.cancel()
+        draft = await self._draft(view, max_tokens, None)
+        return Draft(draft.token_ids, self._info.name)
+
+    async def prepare(self, view: SessionView) -> None:
+        held = await self._hold(view)
+        if view.length - held.committed > _UNREAD:
+            await self._run(_Read(self._lane, held, view))
+
+    async def draw(self, view: SessionView, max_tokens: int) -> Draft | SampledDraft:
+        return await self._draft(view, max_tokens, self._rng)
 
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
@@ -66,18 +69,112 @@ class ModelDrafter:
     async def close(self) -> None:
         """The lane's thread is closed by whoever started it."""
 
+    async def _draft(
+        self, view: SessionView, max_tokens: int, rng: np.random.Generator | None
+    ) -> Draft | SampledDraft:
+        if max_tokens < 1:
+            return NO_DRAFT
+        held = await self._hold(view)
+        picker = Picker(view, self._eos_token_ids, rng, self._sampler)
+        job = _Propose(self._lane, held, view, max_tokens, self._vocab_size, picker)
+        await self._run(job)
+        return picker.draft(self._info.name)
+
+    async def _hold(self, view: SessionView) -> _Held:
+        held = self._sessions.get(view.session_id)
+        if held is None:
+            try:
+                slot = await self._lane.allocate()
+            except Overloaded as error:
+                raise DraftFailed(f"{self._info.name}: {error}") from None
+            history = History(view.tokens[: view.prompt_length])
+            held = _Held(slot, history)
+            self._sessions[view.session_id] = held
+        return held
+
+    async def _run(self, job: _DraftJob) -> None:
+        self._lane.submit(job)
+        try:
+            await job.done
+        finally:
+            job.cancel()
+
 
 @dataclass(slots=True)
 class _Held:
-    """What a session's cache holds: its first `length` tokens, then these drafted ones."""
+    """What is known of a session.
+
+    Attributes:
+        slot: of the cache, which holds a part of the history from its start.
+        history: the committed tokens that were seen, and what was drafted behind them.
+        committed: how many of them were committed when it was last caught up; 0 at first.
+    """
 
     slot: int
-    length: int = 0
-    drafted: list[int] = field(default_factory=list)
+    history: History
+    committed: int = 0
 
 
-class _Propose(Job):
-    """One call of `ModelDrafter.propose` on the engine's thread."""
+class _DraftJob(Job):
+    """Work on the engine's thread for one session; `done` tells the end, or why it failed."""
+
+    def __init__(self, lane: Lane, held: _Held, view: SessionView) -> None:
+        super().__init__(held.slot)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._cache = lane.cache
+        self._held = held
+        self._view = view
+
+    def fail(self, error: Exception) -> None:
+        self.tell(self._settle, DraftFailed(f"{type(error).__name__}: {error}"))
+
+    def _catch_up(self) -> int:
+        """Take over what was committed; how much of it, less the last token, the cache holds.
+
+        Only tokens that are new since the last time are compared.
+        """
+        held, view = self._held, self._view
+        history = held.history
+        known = held.committed
+        end = min(len(history), view.length)
+        while known < end and history.tokens[known] == view.tokens[known]:
+            known += 1
+        history.truncate(known)
+        history.extend(view.tokens[known : view.length])
+        held.committed = view.length
+        cached = min(known, view.length - 1, self._cache.length(self.slot))
+        self._cache.truncate(self.slot, cached)
+        return cached
+
+    def _settle(self, error: DraftFailed | None = None) -> None:
+        if self.done.done():
+            return
+        if error is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
+
+
+class _Read(_DraftJob):
+    """Read what is committed, up to the last token."""
+
+    _begun = False
+
+    def feed(self) -> Feed | None:
+        if not self._begun:
+            self._begun = True
+            cached, last = self._catch_up(), self._view.length - 1
+            if cached < last:
+                return Feed(self._view.tokens[cached:last], 0)
+        self.tell(self._settle)
+        return None
+
+    def take(self, logits: torch.Tensor, step: StepInfo) -> None:
+        """No logits were asked for."""
+
+
+class _Propose(_DraftJob):
+    """Decode one draft."""
 
     def __init__(
         self,
@@ -86,59 +183,31 @@ class _Propose(Job):
         view: SessionView,
         max_tokens: int,
         vocab_size: int,
-        eos_token_ids: frozenset[int],
+        picker: Picker,
     ) -> None:
-        super().__init__(held.slot)
-        self.drafted: asyncio.Future[TokenIds] = asyncio.get_running_loop().create_future()
-        self._cache = lane.cache
-        self._held = held
-        self._view = view
+        super().__init__(lane, held, view)
         self._max_tokens = max_tokens
         self._vocab_size = vocab_size
-        self._eos_token_ids = eos_token_ids
-        self._sampler = TokenSampler(view.sampling, view.noise_key, view.choice)
+        self._picker = picker
         self._begun = False
 
     def feed(self) -> Feed | None:
-        held, view = self._held, self._view
         if not self._begun:
             self._begun = True
-            known = self._roll_back()
-            return Feed(view.tokens[known : view.length], 1)
-        if len(held.drafted) >= self._max_tokens or held.drafted[-1] in self._eos_token_ids:
-            self.tell(self._settle, tuple(held.drafted))
+            cached = self._catch_up()
+            return Feed(self._view.tokens[cached : self._view.length], 1)
+        if self._picker.done(self._max_tokens):
+            self.tell(self._settle)
             return None
-        return Feed(held.drafted[-1:], 1)
+        return Feed(self._held.history.tokens[-1:], 1)
 
     def take(self, logits: torch.Tensor, step: StepInfo) -> None:
-        row = logits[0, : self._vocab_size].cpu().numpy()
-        position = self._view.length + len(self._held.drafted)
-        self._held.drafted.append(self._sampler.sample(row, position))
+        self._picker.pick(logits[0, : self._vocab_size], self._held.history)
 
     def fail(self, error: Exception) -> None:
-        self.tell(self._settle, (), DraftFailed(f"{type(error).__name__}: {error}"))
-
-    def _roll_back(self) -> int:
-        """Keep what the cache rightly holds of the view, less the last token; return how much.
-
-        Only tokens that are new since the last draft are compared.
-        """
-        held, view = self._held, self._view
-        known = held.length
-        for drafted in held.drafted:
-            if known == view.length or view.tokens[known] != drafted:
-                break
-            known += 1
-        known = min(known, view.length - 1, self._cache.length(self.slot))
-        self._cache.truncate(self.slot, known)
-        held.length = view.length
-        held.drafted = []
-        return known
-
-    def _settle(self, tokens: TokenIds, error: DraftFailed | None = None) -> None:
-        if self.drafted.done():
-            return
-        if error is not None:
-            self.drafted.set_exception(error)
+        if len(self._picker) > 0:
+            # Some tokens are drawn. Where and why it failed cannot depend on the last of them,
+            # so what there is may be judged; dropping it might bias the output.
+            self.tell(self._settle)
         else:
-            self.drafted.set_result(tokens)
+            super().fail(error)

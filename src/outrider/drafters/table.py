@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from outrider.drafters.base import SessionView
+from outrider.drafters.picker import Picker
 from outrider.models.table import TableModel
-from outrider.sampling import TokenSampler
-from outrider.types import Draft, DrafterInfo
+from outrider.sampling import History
+from outrider.types import Draft, DrafterInfo, SampledDraft
 
 __all__ = ["TableDrafter"]
 
 
 class TableDrafter:
-    """Samples drafts from a `TableModel` with the session's noise, to couple with the target."""
+    """Samples drafts from a `TableModel`."""
 
     def __init__(self, model: TableModel, *, name: str = "table") -> None:
         self._model = model
         self._name = name
+        self._rng = np.random.default_rng()
 
     async def describe(self) -> DrafterInfo:
         return DrafterInfo(
             name=self._name,
             deterministic=False,
+            declares=True,
             context_length=self._model.context_length,
             model_hash=self._model.model_hash,
             vocab_fingerprint=self._model.vocab_fingerprint,
         )
 
     async def propose(self, view: SessionView, max_tokens: int) -> Draft:
-        sampler = TokenSampler(view.sampling, view.noise_key, view.choice)
-        start = max(view.length - self._model.order, 0)
-        context = list(view.tokens[start : view.length])
-        drafted: list[int] = []
-        for position in range(view.length, view.length + max_tokens):
-            token = sampler.sample(self._model.logits(context, len(context)), position)
-            context.append(token)
-            drafted.append(token)
-        return Draft(tuple(drafted), self._name)
+        draft = self._pick(view, max_tokens, None)
+        return Draft(draft.token_ids, self._name)
+
+    async def prepare(self, view: SessionView) -> None:
+        """There is nothing to read."""
+
+    async def draw(self, view: SessionView, max_tokens: int) -> Draft | SampledDraft:
+        return self._pick(view, max_tokens, self._rng)
 
     async def release(self, session_id: str) -> None:
         """Nothing is held between rounds."""
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    def _pick(
+        self, view: SessionView, max_tokens: int, rng: np.random.Generator | None
+    ) -> Draft | SampledDraft:
+        picker = Picker(view, self._model.eos_token_ids, rng)
+        start = view.prompt_length
+        history = History(view.tokens[:start], view.tokens[start : view.length])
+        while not picker.done(max_tokens):
+            picker.pick(self._model.logits(history.tokens, len(history)), history)
+        return picker.draft(self._name)

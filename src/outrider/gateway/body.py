@@ -110,7 +110,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[_T]) -> _T:
 
 def _invalid(body: bytes, message: str) -> RequestError:
     what, _, where = message.rpartition(" - at `$") if " - at `$" in message else (message, "", "")
-    path = where.rstrip("`").lstrip(".")
+    path = where.rstrip("`").lstrip(".").removesuffix("[...]")  # the value at some key
     expected = what.replace("`", "")
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
         field = f"{path}.{match[1]}" if path else match[1]

@@ -12,6 +12,7 @@ from outrider.gateway.body import read_body
 from outrider.gateway.errors import ClientGone, failure_of
 from outrider.gateway.generation import Generation
 from outrider.gateway.prepare import Job
+from outrider.gateway.prompts import off_loop
 from outrider.gateway.replies import Output, header, reply
 from outrider.gateway.service import Service
 from outrider.gateway.stream import Frames, error_frame
@@ -58,7 +59,9 @@ class Completions:
         output = Output(job)
         async for delta in generation:
             output.add(delta)
-        body = msgspec.json.encode(reply(self._service, job, output))
+        body = await off_loop(
+            output.logprobs, lambda: msgspec.json.encode(reply(self._service, job, output))
+        )
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),

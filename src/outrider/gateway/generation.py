@@ -13,7 +13,7 @@ from outrider.errors import TargetFailed
 from outrider.gateway.admission import Slot
 from outrider.pipeline import Pipeline, Session, Step
 from outrider.text import Detokenizer, StopStrings
-from outrider.types import FinishReason, TokenIds
+from outrider.types import FinishReason, TokenIds, TokenLogprobs
 
 __all__ = ["Choice", "Delta", "Generation", "deltas"]
 
@@ -44,12 +44,18 @@ class Delta:
         text: may be empty, within a character or a possible stop string.
         token_ids: those that became certain, nothing past the end.
         finish_reason: set with the last delta of the choice.
+        logprobs: one per token of `token_ids` but a last one without text, which only ended the
+            output; empty if they were not asked for.
+        offsets: one per entry of `logprobs`; characters of the choice's text in front of the
+            token, be they shown yet or held back.
     """
 
     index: int
     text: str
     token_ids: TokenIds
     finish_reason: FinishReason | None
+    logprobs: Sequence[TokenLogprobs] = ()
+    offsets: Sequence[int] = ()
 
 
 async def deltas(pipeline: Pipeline, choice: Choice) -> AsyncGenerator[Delta]:
@@ -57,11 +63,15 @@ async def deltas(pipeline: Pipeline, choice: Choice) -> AsyncGenerator[Delta]:
 
     The session is released before the last delta is handed out, so whoever has seen the end of a
     response may count on its place being free.
+
+    Raises:
+        TargetFailed: the target broke its contract.
     """
     last: Delta | None = None
+    reading = _Reading(choice)
     async with aclosing(pipeline.run(choice.session)) as steps:
         async for step in steps:
-            delta = _delta(choice, step)
+            delta = reading.delta(step)
             if delta.finish_reason is not None:
                 last = delta
                 break
@@ -71,22 +81,62 @@ async def deltas(pipeline: Pipeline, choice: Choice) -> AsyncGenerator[Delta]:
     yield last
 
 
-def _delta(choice: Choice, step: Step) -> Delta:
-    """What the caller sees of a step: stop beats length, and the ending token has no text."""
-    text = ""
-    hidden = len(step.token_ids) if step.finish_reason is FinishReason.STOP else None
-    for count, token_id in enumerate(step.token_ids, start=1):
-        if count != hidden:
-            text += choice.stops.push(choice.detokenizer.push(token_id))
-        if choice.stops.matched is not None:
-            return Delta(choice.index, text, step.token_ids[:count], FinishReason.STOP)
-    if step.finish_reason is None:
-        return Delta(choice.index, text, step.token_ids, None)
-    text += choice.stops.push(choice.detokenizer.flush())
-    if choice.stops.matched is not None:
-        return Delta(choice.index, text, step.token_ids, FinishReason.STOP)
-    text += choice.stops.flush()
-    return Delta(choice.index, text, step.token_ids, step.finish_reason)
+class _Reading:
+    """What the caller sees of a choice: stop beats length, and the ending token has no text."""
+
+    def __init__(self, choice: Choice) -> None:
+        sampling = choice.session.opening.sampling
+        self._choice = choice
+        self._min_tokens = sampling.min_tokens
+        self._wants_logprobs = sampling.logprobs is not None
+        self._tokens = 0
+        self._chars = 0
+
+    def delta(self, step: Step) -> Delta:
+        """What the next step adds."""
+        choice = self._choice
+        text = ""
+        offsets: list[int] = []
+        visible = len(step.token_ids) - (step.finish_reason is FinishReason.STOP)
+        for token_id in step.token_ids[:visible]:
+            self._tokens += 1
+            offsets.append(self._chars)
+            text += self._shown(choice.detokenizer.push(token_id))
+            if choice.stops.matched is not None:
+                return self._delta(step, text, offsets, len(offsets), FinishReason.STOP)
+        reason = step.finish_reason
+        if reason is not None:
+            text += self._shown(choice.detokenizer.flush())
+            if choice.stops.matched is None:
+                text += choice.stops.flush()
+            else:
+                reason = FinishReason.STOP
+        return self._delta(step, text, offsets, len(step.token_ids), reason)
+
+    def _shown(self, text: str) -> str:
+        """What of new text may be shown; stop strings count from `min_tokens` tokens on."""
+        self._chars += len(text)
+        if self._tokens <= self._min_tokens:
+            return text
+        return self._choice.stops.push(text)
+
+    def _delta(
+        self,
+        step: Step,
+        text: str,
+        offsets: Sequence[int],
+        count: int,
+        reason: FinishReason | None,
+    ) -> Delta:
+        index, token_ids = self._choice.index, step.token_ids[:count]
+        if not self._wants_logprobs:
+            return Delta(index, text, token_ids, reason)
+        if step.logprobs is None or len(step.logprobs) != len(step.token_ids):
+            raise TargetFailed(
+                f"the target told {len(step.logprobs or ())} log probabilities of "
+                f"{len(step.token_ids)} tokens; send the request without logprobs"
+            )
+        return Delta(index, text, token_ids, reason, step.logprobs[: len(offsets)], offsets)
 
 
 class Generation:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.errors import RequestError
 from outrider.gateway.generation import Choice
+from outrider.gateway.logprobs import LogprobsWriter
+from outrider.gateway.neutral import refuse_unsupported
+from outrider.gateway.parameters import sampling_of, stops_of, verification_of
 from outrider.gateway.prompts import chat_prompt, encode, split_prompt
 from outrider.gateway.schemas import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     SpeculationOptions,
-    refuse_unsupported,
 )
 from outrider.gateway.service import Service
 from outrider.pipeline import Session
 from outrider.sampling import noise_key
 from outrider.text import StopStrings
-from outrider.types import SamplingParams, TokenIds
+from outrider.types import TokenIds
 
 __all__ = ["Job", "prepare_chat", "prepare_completion"]
-
-_MAX_STOPS = 16
-_MAX_STOP_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Job:
         chat: whether it came as a chat.
         stream, include_usage, continuous_usage, return_token_ids: how the client wants the answer.
         speculation: what it asked for.
+        logprobs: writes log probabilities; None if they were not asked for.
     """
 
     choices: Sequence[Choice]
@@ -47,6 +48,7 @@ class Job:
     continuous_usage: bool
     return_token_ids: bool
     speculation: SpeculationOptions
+    logprobs: LogprobsWriter | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -72,7 +74,7 @@ async def prepare_chat(service: Service, request: ChatRequest) -> Job:
         budget = request.max_completion_tokens
     prompt = await chat_prompt(service, request.messages)
     try:
-        return _job(service, request, [prompt], budget, chat=True)
+        return await _job(service, request, [prompt], budget)
     except RequestError as error:
         # The pipeline names fields as plain completions spell them.
         spelled = {"prompt": "messages"}
@@ -100,7 +102,7 @@ async def prepare_completion(service: Service, request: CompletionRequest) -> Jo
         else prompt
         for prompt in prompts
     ]
-    return _job(service, request, ids, request.max_tokens, chat=False)
+    return await _job(service, request, ids, request.max_tokens)
 
 
 def _check(service: Service, request: GenerationRequest) -> None:
@@ -118,27 +120,23 @@ def _check(service: Service, request: GenerationRequest) -> None:
         raise RequestError(
             f"n is {request.n}; it must lie in 1..{limit} (limits.max_choices)", param="n"
         )
-    if request.top_k is not None and request.top_k < -1:
-        raise RequestError(
-            f"top_k is {request.top_k}; use 0 or -1 to keep all tokens, or a positive count",
-            param="top_k",
-        )
 
 
-def _job(
+async def _job(
     service: Service,
-    request: GenerationRequest,
+    request: ChatRequest | CompletionRequest,
     prompts: Sequence[TokenIds],
     budget: int | None,
-    *,
-    chat: bool,
 ) -> Job:
-    stops = _stops(request.stop)
+    chat = isinstance(request, ChatRequest)
+    stops = stops_of(request)
     copies = request.n or 1
     speculation = request.speculation or SpeculationOptions()
+    verification = verification_of(speculation)
+    sampling = await sampling_of(service, request)
     choices: list[Choice] = []
     for prompt in prompts:
-        sampling = _sampling(service, request, prompt, budget)
+        sampling = replace(sampling, max_tokens=_budget(service, prompt, budget))
         key = noise_key(request.seed)
         for copy in range(copies):
             session: Session = service.pipeline.session(
@@ -149,9 +147,11 @@ def _job(
                 enabled=speculation.enabled,
                 max_lookahead=speculation.max_lookahead,
                 drafter=speculation.drafter,
+                verification=verification,
             )
             detokenizer = service.tokenizer.detokenizer(() if chat else prompt)
             choices.append(Choice(len(choices), session, detokenizer, StopStrings(stops)))
+            await asyncio.sleep(0)  # many copies with large sets of ids take long to check
     options = request.stream_options
     return Job(
         choices=choices,
@@ -162,38 +162,12 @@ def _job(
         continuous_usage=bool(options and options.continuous_usage_stats),
         return_token_ids=bool(request.return_token_ids),
         speculation=speculation,
+        logprobs=None if sampling.logprobs is None else LogprobsWriter(service.tokenizer, chat),
     )
 
 
-def _sampling(
-    service: Service, request: GenerationRequest, prompt: TokenIds, budget: int | None
-) -> SamplingParams:
-    if budget is None:
-        left = service.pipeline.info.context_length - len(prompt)
-        budget = max(min(service.settings.limits.default_max_tokens, left), 1)
-    return SamplingParams(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=max(request.top_k or 0, 0),
-        top_p=1.0 if request.top_p is None else request.top_p,
-        min_p=request.min_p or 0.0,
-        seed=request.seed,
-        max_tokens=budget,
-        stop_token_ids=frozenset(request.stop_token_ids or ()),
-        ignore_eos=bool(request.ignore_eos),
-    )
-
-
-def _stops(stop: str | list[str] | None) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else stop or []
-    if len(stops) > _MAX_STOPS:
-        raise RequestError(
-            f"stop has {len(stops)} strings; at most {_MAX_STOPS} are taken", param="stop"
-        )
-    for string in stops:
-        if len(string) > _MAX_STOP_CHARS:
-            raise RequestError(
-                f"stop has a string of {len(string)} characters; at most {_MAX_STOP_CHARS} "
-                "are taken",
-                param="stop",
-            )
-    return stops
+def _budget(service: Service, prompt: TokenIds, asked: int | None) -> int:
+    if asked is not None:
+        return asked
+    left = service.pipeline.info.context_length - len(prompt)
+    return max(min(service.settings.limits.default_max_tokens, left), 1)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from outrider.errors import RequestError
-from outrider.gateway.schemas import ROLES, Message, refuse_unsupported
+from outrider.gateway.neutral import refuse_unsupported
+from outrider.gateway.schemas import ROLES, Message
 from outrider.gateway.service import Service
 from outrider.types import TokenIds
 

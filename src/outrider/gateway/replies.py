@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from outrider.gateway.generation import Delta
+from outrider.gateway.logprobs import ChatLogprobs, TextLogprobs
 from outrider.gateway.prepare import Job
 from outrider.gateway.service import Service
-from outrider.types import Exactness, FinishReason, TokenIds, VerificationMethod
+from outrider.types import Exactness, FinishReason, TokenIds, TokenLogprobs, VerificationMethod
 
 __all__ = ["Header", "Output", "Speculation", "Usage", "header", "reply", "speculation"]
 
@@ -64,7 +65,7 @@ class _Choice(Struct, frozen=True):
     finish_reason: FinishReason
     message: _Message | UnsetType = UNSET
     text: str | UnsetType = UNSET
-    logprobs: None = None
+    logprobs: ChatLogprobs | TextLogprobs | None = None
     token_ids: TokenIds | UnsetType = UNSET
     prompt_token_ids: TokenIds | UnsetType = UNSET
 
@@ -96,6 +97,7 @@ class Output:
 
     Attributes:
         completion_tokens: of all choices.
+        logprobs: how many log probabilities are kept for a whole response.
     """
 
     def __init__(self, job: Job) -> None:
@@ -103,7 +105,10 @@ class Output:
         self._texts: list[list[str]] = [[] for _ in job.choices]
         self._token_ids: list[list[int]] = [[] for _ in job.choices]
         self._reasons: list[FinishReason] = [FinishReason.STOP for _ in job.choices]
+        self._logprobs: list[list[TokenLogprobs]] = [[] for _ in job.choices]
+        self._offsets: list[list[int]] = [[] for _ in job.choices]
         self.completion_tokens = 0
+        self.logprobs = 0
 
     def add(self, delta: Delta) -> None:
         """Enter what a choice adds."""
@@ -112,6 +117,10 @@ class Output:
         self._token_ids[delta.index].extend(delta.token_ids)
         if delta.finish_reason is not None:
             self._reasons[delta.index] = delta.finish_reason
+        if delta.logprobs and not self._job.stream:
+            self._logprobs[delta.index].extend(delta.logprobs)
+            self._offsets[delta.index].extend(delta.offsets)
+            self.logprobs += sum(1 + len(entry.top) for entry in delta.logprobs)
 
     @property
     def usage(self) -> Usage:
@@ -135,6 +144,9 @@ class Output:
                     finish_reason=self._reasons[index],
                     message=_Message(text) if job.chat else UNSET,
                     text=UNSET if job.chat else text,
+                    logprobs=None
+                    if job.logprobs is None
+                    else job.logprobs.write(self._logprobs[index], self._offsets[index]),
                     token_ids=ids,
                     prompt_token_ids=prompt_ids,
                 )

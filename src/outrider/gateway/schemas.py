@@ -1,8 +1,9 @@
 """Request bodies, and how strictly they are read.
 
 Every field of OpenAI's API is known here. It is either honoured, or without effect on the output
-and ignored, or not supported by this version: then only its neutral value (`null`, `0`, `false`, an
-empty list, ...) is accepted. An unknown field is refused, so nothing is silently half-honoured.
+and ignored, or not supported by this version: then only its neutral value (`null`, `false`, an
+empty list, ...) is accepted, see `neutral`. An unknown field is refused, so nothing is silently
+half-honoured.
 
 Ignored, whatever they hold: `user`, `metadata`, `service_tier`, `parallel_tool_calls`,
 `prompt_cache_key`, `prompt_cache_retention`, `safety_identifier`; of messages `refusal` and
@@ -13,10 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
-
-from outrider.errors import RequestError
 
 __all__ = [
     "ROLES",
@@ -28,7 +26,6 @@ __all__ = [
     "SpeculationOptions",
     "StreamOptions",
     "TokenizeRequest",
-    "refuse_unsupported",
 ]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
@@ -55,11 +52,14 @@ class SpeculationOptions(Struct, forbid_unknown_fields=True, frozen=True):
         enabled: False decodes plainly.
         max_lookahead: a tighter bound on drafted tokens per round; 0 decodes plainly.
         drafter: which of the server's drafters to use; None takes the default.
+        verification: how sampled drafts are judged: matching, token or block; None leaves the
+            choice to the server.
     """
 
     enabled: bool = True
     max_lookahead: int | None = None
     drafter: str | None = None
+    verification: str | None = None
 
 
 class Message(Struct, forbid_unknown_fields=True, frozen=True):
@@ -77,7 +77,15 @@ class Message(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What chat and plain completions have in common; see the module for unsupported fields."""
+    """What chat and plain completions have in common; see the module for unsupported fields.
+
+    Fields are named and meant as in OpenAI's API or, where it lacks them, as in vLLM's.
+
+    Attributes:
+        logit_bias: by token id, written in decimal.
+        bad_words: texts whose token sequences the output never holds.
+        logprobs_mode: raw or processed; see `LogprobsMode`.
+    """
 
     model: str
     max_tokens: int | None = None
@@ -89,6 +97,14 @@ class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    min_tokens: int | None = None
+    logprobs_mode: str | None = None
     seed: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -102,15 +118,9 @@ class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     prompt_cache_retention: Any = None
     safety_identifier: Any = None
 
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    repetition_penalty: Any = None
     length_penalty: Any = None
-    logit_bias: Any = None
-    logprobs: Any = None
     best_of: Any = None
     use_beam_search: Any = None
-    min_tokens: Any = None
     prediction: Any = None
     response_format: Any = None
     skip_special_tokens: Any = None
@@ -123,9 +133,10 @@ class ChatRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, f
 
     messages: list[Message]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     parallel_tool_calls: Any = None
 
-    top_logprobs: Any = None
     tools: Any = None
     tool_choice: Any = None
     functions: Any = None
@@ -148,6 +159,7 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
 
     prompt: str | list[str | int | list[int]]
     add_special_tokens: bool = True
+    logprobs: int | None = None
 
     echo: Any = None
     suffix: Any = None
@@ -167,72 +179,3 @@ class DetokenizeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen
 
     model: str | None = None
     tokens: list[int]
-
-
-_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "min_tokens": (0,),
-    "prediction": (),
-    "response_format": ({"type": "text"},),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "audio": (),
-    "modalities": (["text"],),
-    "moderation": (),
-    "reasoning_effort": (),
-    "store": (False,),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "echo": (False,),
-    "suffix": ("",),
-    "stream_options.include_obfuscation": (False,),
-    "tool_calls": ([],),
-}
-"""The values, beside null, with which a field of this version asks for nothing."""
-
-
-def refuse_unsupported(request: Struct, path: str = "") -> None:
-    """Raise `RequestError` for the first field of `request` that asks for what is not supported.
-
-    Args:
-        request: a request or a part of one.
-        path: where the part lies, with its dot, such as `messages[0].`.
-    """
-    for name in request.__struct_fields__:
-        neutral = _NEUTRAL.get(name, _NEUTRAL.get(path + name))
-        value = getattr(request, name)
-        if neutral is None or value is None or any(_same(value, same) for same in neutral):
-            continue
-        allowed = "null" if not neutral else f"{_json(neutral[0])} or null"
-        raise RequestError(
-            f"{path}{name} is {_json(value)}, which this version does not support; "
-            f"leave it out or send {allowed}",
-            param=path + name,
-            code="unsupported_value",
-        )
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-def _json(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 80 else f"{text[:77]}..."

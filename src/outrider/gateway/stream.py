@@ -45,6 +45,7 @@ class Frames:
             self._open + b'{"index":%d' % index + before for index in range(len(job.choices))
         ]
         self._after_text = after + b',"logprobs":null,"finish_reason":'
+        self._before_logprobs = after + b',"logprobs":'
         null_usage = job.include_usage and not job.continuous_usage
         self._no_usage = b',"usage":null' if null_usage else b""
 
@@ -54,7 +55,7 @@ class Frames:
         self._output.add(delta)
         first = delta.index not in self._begun
         ids = job.return_token_ids and bool(delta.token_ids)
-        if not (delta.text or first or ids or delta.finish_reason):
+        if not (delta.text or first or ids or delta.logprobs or delta.finish_reason):
             return b""
         self._begun.add(delta.index)
         parts = [self._before_text[delta.index]]
@@ -63,7 +64,11 @@ class Frames:
         else:
             parts.append(b'"text":')
         parts.append(json_text(delta.text))
-        parts.append(self._after_text)
+        if job.logprobs is not None and delta.logprobs:
+            logprobs = job.logprobs.write(delta.logprobs, delta.offsets)
+            parts += (self._before_logprobs, _one_line(_encode(logprobs)), b',"finish_reason":')
+        else:
+            parts.append(self._after_text)
         reason = delta.finish_reason
         parts.append(b"null" if reason is None else b'"%b"' % reason.encode())
         if job.return_token_ids:
@@ -101,7 +106,10 @@ def error_frame(failure: Failure) -> bytes:
 
 def json_text(text: str) -> bytes:
     """A text as JSON that also clients which split lines at Unicode's line breaks read whole."""
-    encoded = _encode(text)
+    return _one_line(_encode(text))
+
+
+def _one_line(encoded: bytes) -> bytes:
     if not encoded.isascii():
         for raw, escaped in _BREAKS:
             encoded = encoded.replace(raw, escaped)

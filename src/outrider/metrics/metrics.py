@@ -83,6 +83,12 @@ class Metrics:
             "Drafts lost to a failing or late drafter.",
             registry=registry,
         )
+        self.drafters_demoted = Counter(
+            "outrider_drafters_demoted",
+            "Drafters whose tokens did not fit what they declared; their drafts are now matched.",
+            ["drafter"],
+            registry=registry,
+        )
         self.output_tokens = Counter("outrider_output_tokens", "Tokens emitted.", registry=registry)
         self.requests = Counter(
             "outrider_requests",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
 from outrider.control import Plan, RoundOutcome, RoundView
-from outrider.drafters import Drafter, SessionView
+from outrider.drafters import DeclaringDrafter, Drafter, SessionView
 from outrider.errors import DraftFailed
+from outrider.metrics import Metrics
 from outrider.pipeline.session import Session
-from outrider.types import NO_DRAFT, Draft, DrafterInfo
+from outrider.types import NO_DRAFT, Draft, DrafterInfo, SampledDraft, VerificationMethod
+from outrider.verify import Calibration, choose_method
 
 __all__ = ["Drafting"]
 
@@ -33,35 +34,46 @@ class Drafting:
     alone, and when the draft arrives it is scored against what was committed in its place, as a
     shadow draft is. So a draft model that has a long prompt to read gets to the end of it.
 
+    Drafts to be judged by ratios may not be dropped: whether a drawn draft is judged must not
+    depend on what it drew. So the deadline covers what the drafter does before it draws; then the
+    draft is waited for, and offered again until the target has judged it.
+
     Args:
         session: whose drafts these are.
         drafter: who drafts, with what it says of itself; None decodes plainly.
+        calibration: whether what this drafter draws fits what it declares, over all sessions.
         deadline_s: seconds that a draft may take.
         vocab_size: token ids at or above are illegal.
-        on_failure: told of every failed draft.
+        metrics: where failures are counted.
     """
 
     def __init__(
         self,
         session: Session,
         drafter: tuple[Drafter, DrafterInfo] | None,
+        calibration: Calibration | None,
         *,
         deadline_s: float,
         vocab_size: int,
-        on_failure: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         self._session = session
         self._drafter = drafter[0] if drafter else None
         self._info = drafter[1] if drafter else None
+        self._calibration = calibration
+        self._draws_lost = False
+        self._drawn: SampledDraft | None = None
         self._deadline_s = deadline_s
         self._vocab_size = vocab_size
-        self._on_failure = on_failure
+        self._metrics = metrics
         self._failures = 0
         self._under_way: tuple[int, asyncio.Task[Draft]] | None = None
 
     def plan(self) -> Plan:
         """What the next round does."""
         session = self._session
+        if self._drawn is not None:
+            return Plan(lookahead=len(self._drawn))
         room = self._room()
         if room == 0:
             return Plan(lookahead=0, run=session.remaining - 1)
@@ -73,28 +85,30 @@ class Drafting:
             RoundView(remaining=session.remaining, max_draft_tokens=room)
         )
 
-    async def propose(self, plan: Plan) -> tuple[Draft, Plan]:
+    async def propose(self, plan: Plan) -> tuple[Draft | SampledDraft, Plan]:
         """The draft for this round, and the plan, changed to a run alone if none came in time."""
         if plan.lookahead == 0:
             if plan.shadow and self._under_way is None:
                 self._start(plan.shadow)
             return NO_DRAFT, plan
-        task = self._start(plan.lookahead)
-        await asyncio.wait([task], timeout=self._deadline_s)
-        if not task.done():
-            self._record_failure(f"no draft within {self._deadline_s * 1000:.0f} ms")
+        draft: Draft | SampledDraft | None = self._drawn
+        if draft is not None:
+            return draft, plan
+        if self._method().ratio:
+            ready = await self._in_time(self._start_reading())
+            draft = None if ready is None else await self._draw(plan.lookahead)
         else:
-            self._under_way = None
-            if (error := task.exception()) is None:
-                self._failures = 0
-                return task.result(), plan
-            self._record_failure(str(error))
+            draft = await self._in_time(self._start(plan.lookahead))
+        if draft is not None:
+            self._failures = 0
+            return draft, plan
         run = min(_RUN_ALONE, self._session.remaining) - 1
         return NO_DRAFT, replace(plan, lookahead=0, run=run)
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Tell the controller what came of the round, and of a draft beside it that is due."""
         if drafted:
+            self._drawn = None
             self._session.controller.observe(RoundOutcome(drafted, accepted))
         self._score()
 
@@ -118,11 +132,39 @@ class Drafting:
             room = min(room, self._info.context_length - len(session.tokens))
         return max(room, 0)
 
+    def _method(self) -> VerificationMethod:
+        """How the next draft is judged; settled before it is drawn."""
+        trusted = self._calibration is None or not self._calibration.tripped
+        return choose_method(
+            self._session.opening.sampling,
+            self._info,
+            self._session.preferred,
+            trusted=trusted and not self._draws_lost,
+        )
+
     def _start(self, max_tokens: int) -> asyncio.Task[Draft]:
         view = self._session.view()
         task = asyncio.create_task(self._ask(view, min(max_tokens, self._room())))
         self._under_way = (view.length, task)
         return task
+
+    def _start_reading(self) -> asyncio.Task[Draft]:
+        view = self._session.view()
+        task = asyncio.create_task(self._read(view))
+        self._under_way = (view.length, task)
+        return task
+
+    async def _in_time(self, task: asyncio.Task[Draft]) -> Draft | None:
+        """What the task under way gives before the deadline."""
+        await asyncio.wait([task], timeout=self._deadline_s)
+        if not task.done():
+            self._record_failure(f"no draft within {self._deadline_s * 1000:.0f} ms")
+            return None
+        self._under_way = None
+        if (error := task.exception()) is not None:
+            self._record_failure(str(error))
+            return None
+        return task.result()
 
     async def _ask(self, view: SessionView, max_tokens: int) -> Draft:
         """One call of the drafter; every way in which it can go wrong becomes `DraftFailed`."""
@@ -138,10 +180,64 @@ class Drafting:
                 raise DraftFailed(f"drafted token id {token_id} lies outside the vocabulary")
         return draft.clamp(max_tokens)
 
+    async def _read(self, view: SessionView) -> Draft:
+        """Have the drafter get ready to draw. Draws nothing, so it may come too late."""
+        try:
+            await self._declaring.prepare(view)
+        except DraftFailed:
+            raise
+        except Exception as error:  # as above
+            raise DraftFailed(f"{type(error).__name__}: {error}") from error
+        return NO_DRAFT
+
+    async def _draw(self, max_tokens: int) -> Draft | SampledDraft | None:
+        """A draft for ratio verification, however long it takes; None if it failed.
+
+        After a failure that may have lost a drawn draft, the session matches.
+        """
+        view = self._session.view()
+        try:
+            draft = await self._declaring.draw(view, min(max_tokens, self._room()))
+        except Exception as error:  # as above
+            self._draws_lost = True
+            self._record_failure(f"{type(error).__name__}: {error}")
+            return None
+        if isinstance(draft, SampledDraft):
+            if not self._fits(draft):
+                return Draft(draft.token_ids, draft.source)  # to be matched, which is always exact
+            self._drawn = draft
+        return draft
+
+    def _fits(self, draft: SampledDraft) -> bool:
+        """Whether what this drafter drew, here and before, fits what it declared."""
+        assert self._calibration is not None  # noqa: S101 # every drafter has one
+        before = self._calibration.tripped
+        self._calibration.observe(draft)
+        if self._calibration.tripped and not before:
+            self._report_demotion(self._calibration)
+        return not self._calibration.tripped
+
+    @property
+    def _declaring(self) -> DeclaringDrafter:
+        assert isinstance(self._drafter, DeclaringDrafter)  # noqa: S101 # its info says so
+        return self._drafter
+
+    def _report_demotion(self, calibration: Calibration) -> None:
+        name = self._session.stats.drafter
+        self._metrics.drafters_demoted.labels(name).inc()
+        _log.error(
+            "drafter_demoted",
+            drafter=name,
+            z=round(calibration.z, 1),
+            drafted=calibration.drafted,
+            reason="its tokens do not fit the distribution that it declares; from now on its "
+            "drafts are matched, which is exact whatever it drafts",
+        )
+
     def _record_failure(self, reason: str) -> None:
         self._failures += 1
         self._session.stats.failures += 1
-        self._on_failure()
+        self._metrics.draft_failures.inc()
         given_up = self._failures >= _MAX_FAILURES
         if given_up:
             self._session.max_draft_tokens = 0

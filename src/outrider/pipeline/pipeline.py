@@ -23,11 +23,14 @@ from outrider.targets import OpenRequest, Target
 from outrider.types import (
     Draft,
     DrafterInfo,
+    SampledDraft,
     SamplingParams,
     TargetInfo,
     TokenIds,
     Verification,
+    VerificationMethod,
 )
+from outrider.verify import Calibration, choose_method
 
 __all__ = ["Pipeline"]
 
@@ -61,6 +64,7 @@ class Pipeline:
         self._target = target
         self._drafters = dict(drafters)
         self._speculation = settings.speculation
+        self._calibrations = {name: Calibration() for name in self._drafters}
         self._releasing: set[asyncio.Task[None]] = set()
 
     @property
@@ -83,6 +87,7 @@ class Pipeline:
         enabled: bool = True,
         max_lookahead: int | None = None,
         drafter: str | None = None,
+        verification: VerificationMethod | None = None,
     ) -> Session:
         """A validated session, not yet open.
 
@@ -96,6 +101,7 @@ class Pipeline:
             enabled: False decodes plainly.
             max_lookahead: a tighter bound on the lookahead.
             drafter: name of a drafter; None takes the default.
+            verification: matching, token or block; None takes the configured one where it applies.
 
         Raises:
             RequestError: a parameter has no meaning here; nothing was started.
@@ -111,6 +117,9 @@ class Pipeline:
         name = self._choose_drafter(drafter, max_lookahead)
         if not enabled or not (sampling.greedy or capabilities.sampling):
             name = None
+        if verification is not None:
+            self._check_verification(verification, sampling, name)
+        preferred = verification or VerificationMethod(self._speculation.verification)
         return Session(
             opening=OpenRequest(
                 session_id=uuid.uuid4().hex,
@@ -121,9 +130,11 @@ class Pipeline:
                 noise_key=noise_key(sampling.seed) if key is None else key,
                 choice=choice,
                 tenant=tenant,
+                verification=preferred,
             ),
             controller=create_controller(self._speculation, max_lookahead=max_lookahead),
             max_draft_tokens=0 if name is None else capabilities.max_draft_tokens,
+            preferred=preferred,
             batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
         )
@@ -143,7 +154,7 @@ class Pipeline:
                 draft, plan = await drafting.propose(drafting.plan())
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
                     async for answer in answers:
-                        step = session.commit(answer)
+                        step = session.commit(answer, by_ratios=isinstance(draft, SampledDraft))
                         drafting.observe(answer.drafted, answer.accepted)
                         self.metrics.observe_answer(answer, session.stats.drafter, step.elapsed_s)
                         yield step
@@ -159,7 +170,7 @@ class Pipeline:
         await self._target.close()
 
     async def _advance(
-        self, session: Session, draft: Draft, run: int
+        self, session: Session, draft: Draft | SampledDraft, run: int
     ) -> AsyncGenerator[Verification]:
         """One round at the target. If the target lost the session, the round ends early and the
         next one goes to a session opened again from what is committed."""
@@ -204,9 +215,10 @@ class Pipeline:
         return Drafting(
             session,
             None if name is None else self._drafters[name],
+            None if name is None else self._calibrations[name],
             deadline_s=self._speculation.deadline_ms / 1000,
             vocab_size=self.info.vocab_size,
-            on_failure=self.metrics.draft_failures.inc,
+            metrics=self.metrics,
         )
 
     def _choose_drafter(self, name: str | None, max_lookahead: int | None) -> str | None:
@@ -222,6 +234,18 @@ class Pipeline:
                 param="speculation.drafter",
             )
         return None if max_lookahead == 0 else name or next(iter(self._drafters), None)
+
+    def _check_verification(
+        self, wanted: VerificationMethod, sampling: SamplingParams, drafter: str | None
+    ) -> None:
+        """Refuse a ratio rule that was asked for by name where it could not be kept to."""
+        info = None if drafter is None else self._drafters[drafter][1]
+        if wanted.ratio and choose_method(sampling, info, wanted, trusted=True) is not wanted:
+            raise RequestError(
+                f"verification is {wanted}, which needs a temperature above 0, no seed, and a "
+                "draft model of this process; leave it out, or send matching",
+                param="speculation.verification",
+            )
 
     def _check_prompt(self, prompt_ids: TokenIds, sampling: SamplingParams) -> None:
         if not prompt_ids:

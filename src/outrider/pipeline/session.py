@@ -14,6 +14,7 @@ from outrider.types import (
     FinishReason,
     Origin,
     TokenIds,
+    TokenLogprobs,
     Verification,
     VerificationMethod,
 )
@@ -30,12 +31,14 @@ class Step:
         origins: where each came from.
         finish_reason: set with the last step.
         elapsed_s: seconds since the step before, or since the session was made.
+        logprobs: one per token, if the session asked for them.
     """
 
     token_ids: TokenIds
     origins: tuple[Origin, ...]
     finish_reason: FinishReason | None
     elapsed_s: float
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class SpeculationStats:
         rounds: steps of the target.
         drafts: rounds that judged at least one drafted token.
         drafted, accepted: tokens judged, and tokens confirmed.
+        ratio_drafted: those of the drafted tokens that were judged by ratios.
         failures: drafts lost to a failing or late drafter.
     """
 
@@ -55,6 +59,7 @@ class SpeculationStats:
     drafts: int = 0
     drafted: int = 0
     accepted: int = 0
+    ratio_drafted: int = 0
     failures: int = 0
 
 
@@ -66,6 +71,7 @@ class Session:
         opening: what the target is told when the session opens.
         controller: how much is drafted.
         max_draft_tokens: longest draft that target and request allow; 0 decodes plainly.
+        preferred: how drafts are judged where sampling parameters and drafter leave a choice.
         batch_invariant: whether the target's results do not depend on the shape of its batches.
         stats: what speculation did so far.
         round_id: the latest round asked for.
@@ -77,6 +83,7 @@ class Session:
     opening: OpenRequest
     controller: LookaheadController
     max_draft_tokens: int
+    preferred: VerificationMethod
     batch_invariant: bool
     stats: SpeculationStats
     round_id: int = 0
@@ -117,13 +124,18 @@ class Session:
             session_id=self.session_id,
             tokens=self.tokens,
             length=len(self.tokens),
+            prompt_length=len(self.opening.prompt_ids),
             sampling=self.opening.sampling,
             noise_key=self.opening.noise_key,
             choice=self.opening.choice,
         )
 
-    def commit(self, answer: Verification) -> Step:
+    def commit(self, answer: Verification, *, by_ratios: bool = False) -> Step:
         """Append what the target answered.
+
+        Args:
+            answer: of the target, for what is committed.
+            by_ratios: whether a draft in it was judged by ratios.
 
         Raises:
             TargetFailed: the answer is not for what is committed, or holds nothing.
@@ -146,13 +158,19 @@ class Session:
             self.stats.drafts += 1
             self.stats.drafted += answer.drafted
             self.stats.accepted += answer.accepted
-        return Step(answer.token_ids, answer.origins(), answer.finish_reason, elapsed_s)
+            self.stats.ratio_drafted += answer.drafted if by_ratios else 0
+        return Step(
+            answer.token_ids, answer.origins(), answer.finish_reason, elapsed_s, answer.logprobs
+        )
 
     def verification(self) -> tuple[VerificationMethod, Exactness, str | None]:
         """How the output was verified, what holds of it, and under which condition."""
         sampling = self.opening.sampling
         if self.stats.drafted == 0:
             return VerificationMethod.NONE, Exactness.IDENTICAL, None
+        if self.stats.ratio_drafted:
+            reason = "drafts are judged by ratios of probabilities, with randomness of their own"
+            return self.opening.verification, Exactness.DISTRIBUTION, reason
         if not sampling.greedy and sampling.seed is None:
             reason = "sampled without a seed, so that every run draws anew"
             return VerificationMethod.MATCHING, Exactness.DISTRIBUTION, reason

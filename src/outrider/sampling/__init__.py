@@ -1,14 +1,20 @@
-"""How a token is drawn from logits: warping, position-keyed noise, and the sampler over both."""
+"""How a token is drawn from logits: processors, warping, position-keyed noise, the sampler."""
 
+from outrider.sampling.history import History, TokenMask
 from outrider.sampling.noise import gumbel, noise_key, uniforms
-from outrider.sampling.sampler import TokenSampler
+from outrider.sampling.processors import Processors
+from outrider.sampling.sampler import Sampler, SamplerFactory, TokenSampler
 from outrider.sampling.validate import validate
-from outrider.sampling.warp import Support, dense_probs, warp
+from outrider.sampling.warp import Support, warp
 
 __all__ = [
+    "History",
+    "Processors",
+    "Sampler",
+    "SamplerFactory",
     "Support",
+    "TokenMask",
     "TokenSampler",
-    "dense_probs",
     "gumbel",
     "noise_key",
     "uniforms",

@@ -6,7 +6,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.types import Draft, SamplingParams, TargetInfo, TokenIds, Verification
+from outrider.types import (
+    Draft,
+    SampledDraft,
+    SamplingParams,
+    TargetInfo,
+    TokenIds,
+    Verification,
+    VerificationMethod,
+)
 
 __all__ = ["OpenRequest", "Target"]
 
@@ -25,6 +33,7 @@ class OpenRequest:
         noise_key: 64 bits that fix every random decision of the session.
         choice: index of this copy among the `n` of one request.
         tenant: whose request it is; nothing is shared between tenants.
+        verification: how a `SampledDraft` is judged: token or block. Any other draft is matched.
     """
 
     session_id: str
@@ -35,6 +44,7 @@ class OpenRequest:
     noise_key: int
     choice: int = 0
     tenant: str = ""
+    verification: VerificationMethod = VerificationMethod.BLOCK
 
 
 class Target(Protocol):
@@ -49,7 +59,12 @@ class Target(Protocol):
         ...
 
     def advance(
-        self, session_id: str, round_id: int, position: int, draft: Draft, run: int
+        self,
+        session_id: str,
+        round_id: int,
+        position: int,
+        draft: Draft | SampledDraft,
+        run: int,
     ) -> AsyncGenerator[Verification]:
         """Judge the draft, then decode alone for up to `run` more tokens.
 

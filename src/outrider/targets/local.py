@@ -10,9 +10,10 @@ import torch
 
 from outrider.engine import Feed, Job, Lane, StepInfo
 from outrider.errors import OutriderError, SessionLost, TargetFailed
+from outrider.sampling.device import sampler_on
 from outrider.targets.base import OpenRequest
 from outrider.targets.session import TargetSession
-from outrider.types import NO_DRAFT, Draft, TargetInfo, Verification
+from outrider.types import NO_DRAFT, Draft, SampledDraft, TargetInfo, Verification
 
 __all__ = ["LocalTarget"]
 
@@ -34,6 +35,7 @@ class LocalTarget:
     def __init__(self, lane: Lane, info: TargetInfo) -> None:
         self._lane = lane
         self._info = info
+        self._sampler = sampler_on(lane.decoder.device)
         self._sessions: dict[str, _Held] = {}
 
     async def describe(self) -> TargetInfo:
@@ -42,11 +44,16 @@ class LocalTarget:
     async def open(self, request: OpenRequest) -> None:
         await self.release(request.session_id)
         slot = await self._lane.allocate()
-        session = TargetSession(request, self._info.eos_token_ids)
+        session = TargetSession(request, self._info.eos_token_ids, self._sampler)
         self._sessions[request.session_id] = _Held(session, slot)
 
     async def advance(
-        self, session_id: str, round_id: int, position: int, draft: Draft, run: int
+        self,
+        session_id: str,
+        round_id: int,
+        position: int,
+        draft: Draft | SampledDraft,
+        run: int,
     ) -> AsyncGenerator[Verification]:
         held = self._sessions.get(session_id)
         if held is None:
@@ -79,14 +86,20 @@ class _Advance(Job):
     """One call of `LocalTarget.advance` on the engine's thread."""
 
     def __init__(
-        self, lane: Lane, held: _Held, round_id: int, position: int, draft: Draft, run: int
+        self,
+        lane: Lane,
+        held: _Held,
+        round_id: int,
+        position: int,
+        draft: Draft | SampledDraft,
+        run: int,
     ) -> None:
         super().__init__(held.slot)
         self.answers: asyncio.Queue[Verification | Exception | None] = asyncio.Queue()
         self._cache = lane.cache
         self._session = held.session
         self._round = (round_id, position)
-        self._draft = draft
+        self._draft: Draft | SampledDraft = draft
         self._steps_left = run + 1
         self._begun = False
 
@@ -107,7 +120,7 @@ class _Advance(Job):
     def take(self, logits: torch.Tensor, step: StepInfo) -> None:
         answer = self._session.judge(
             self._draft,
-            logits.cpu().numpy(),
+            logits,
             step_s=step.seconds,
             batch_size=step.batch_size,
             batch_tokens=step.num_tokens,

@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from outrider.errors import SessionLost, StaleRound
-from outrider.sampling import TokenSampler
+from outrider.sampling import History, SamplerFactory, Support, TokenSampler, uniforms
 from outrider.targets.base import OpenRequest
-from outrider.types import Draft, FinishReason, Verification
-from outrider.verify import match
+from outrider.types import (
+    Draft,
+    FinishReason,
+    SampledDraft,
+    TokenIds,
+    TokenLogprobs,
+    Verification,
+    VerificationMethod,
+)
+from outrider.verify import match, verify_block, verify_tokens
 
 __all__ = ["TargetSession"]
 
-LogitsRows = Sequence[npt.NDArray[np.floating]] | npt.NDArray[np.floating]
+Rows = Any
+"""Rows of logits, by index and in order, of the kind that the session's sampler reads."""
 
 
 class TargetSession:
-    """One session as a target sees it. A target drives it from one thread."""
+    """One session as a target sees it. A target drives it from one thread.
 
-    def __init__(self, request: OpenRequest, eos_token_ids: frozenset[int]) -> None:
+    Args:
+        request: what was opened.
+        eos_token_ids: of the model.
+        sampler: makes the sampler for the kind of rows that the target has.
+    """
+
+    def __init__(
+        self,
+        request: OpenRequest,
+        eos_token_ids: frozenset[int],
+        sampler: SamplerFactory = TokenSampler,
+    ) -> None:
         self.session_id = request.session_id
-        self.tokens: list[int] = [*request.prompt_ids, *request.output_ids]
-        self._prompt_length = len(request.prompt_ids)
+        self.history = History(request.prompt_ids, request.output_ids)
         self._sampling = request.sampling
-        self._sampler = TokenSampler(request.sampling, request.noise_key, request.choice)
-        self._ends = request.sampling.stop_token_ids | (
-            frozenset() if request.sampling.ignore_eos else eos_token_ids
+        self._ends = request.sampling.end_token_ids(eos_token_ids)
+        self._sampler = sampler(
+            request.sampling, request.noise_key, request.choice, end_token_ids=self._ends
         )
+        block = request.verification is VerificationMethod.BLOCK
+        self._verify_ratio = verify_block if block else verify_tokens
+        # Not the noise key: whoever draws drafts knows that one, and a draft that depends on the
+        # uniforms it is judged with biases the output.
+        self._ratio_key = secrets.randbits(64)
         self.round_id = -1
         self._answers: list[Verification] = []
 
     @property
+    def tokens(self) -> Sequence[int]:
+        """Prompt and output."""
+        return self.history.tokens
+
+    @property
     def output_length(self) -> int:
-        return len(self.tokens) - self._prompt_length
+        return self.history.output_length
 
     @property
     def remaining(self) -> int:
@@ -66,21 +96,21 @@ class TargetSession:
             raise SessionLost(
                 f"{self.session_id} holds {self.output_length} output tokens, not {position}"
             )
-        del self.tokens[self._prompt_length + position :]
+        self.history.truncate(self.history.prompt_length + position)
         self.round_id = round_id
         self._answers = []
         return ()
 
     def judge(
         self,
-        draft: Draft,
-        rows: LogitsRows,
+        draft: Draft | SampledDraft,
+        rows: Rows,
         *,
         step_s: float,
         batch_size: int = 1,
         batch_tokens: int | None = None,
     ) -> Verification:
-        """Judge `draft` by matching, commit the outcome and record the answer.
+        """Judge `draft`, commit the outcome and record the answer.
 
         Args:
             draft: what followed the committed tokens in the forward pass.
@@ -90,27 +120,60 @@ class TargetSession:
             batch_size: sessions that shared it.
             batch_tokens: tokens in it, of all sessions; None if only those of this one.
         """
-        start = len(self.tokens)
-        accepted, token = match(
-            draft.token_ids, lambda index: self._sampler.sample(rows[index], start + index)
-        )
-        emitted, finish = self._cut([*draft.token_ids[:accepted], token])
+        position, start = self.output_length, len(self.history)
+        try:
+            accepted, token = self._verify(draft, rows)
+        finally:
+            self.history.truncate(start)
+        emitted, finish = self._cut((*draft.token_ids[:accepted], token))
+        logprobs = self._extend(emitted, rows)
         answer = Verification(
             round_id=self.round_id,
-            position=self.output_length,
-            token_ids=tuple(emitted),
+            position=position,
+            token_ids=emitted,
             drafted=len(draft),
             accepted=accepted,
             finish_reason=finish,
             step_s=step_s,
             batch_size=batch_size,
             batch_tokens=len(draft) + 1 if batch_tokens is None else batch_tokens,
+            logprobs=logprobs,
         )
-        self.tokens.extend(emitted)
         self._answers.append(answer)
         return answer
 
-    def _cut(self, tokens: list[int]) -> tuple[list[int], FinishReason | None]:
+    def _verify(self, draft: Draft | SampledDraft, rows: Rows) -> tuple[int, int]:
+        """Accepted count, and the token that follows."""
+        start = len(self.history)
+
+        def behind(index: int) -> History:
+            """The history in front of row `index`; rows are asked for in ascending order."""
+            self.history.extend(draft.token_ids[len(self.history) - start : index])
+            return self.history
+
+        def sample(index: int) -> int:
+            return self._sampler.sample(rows[index], behind(index))
+
+        def support(index: int) -> Support:
+            return self._sampler.support(rows[index], behind(index))
+
+        if isinstance(draft, SampledDraft):
+            fresh = uniforms(self._ratio_key, 0, self.round_id, np.arange(len(draft) + 1))
+            return self._verify_ratio(draft, support, fresh)
+        return match(draft.token_ids, sample)
+
+    def _extend(self, emitted: TokenIds, rows: Rows) -> tuple[TokenLogprobs, ...] | None:
+        """Commit the tokens, and tell of each what was asked for, behind what precedes it."""
+        if self._sampling.logprobs is None:
+            self.history.extend(emitted)
+            return None
+        found = []
+        for token_id, row in zip(emitted, rows, strict=False):
+            found.append(self._sampler.logprobs(row, self.history, token_id))
+            self.history.extend((token_id,))
+        return tuple(found)
+
+    def _cut(self, tokens: TokenIds) -> tuple[TokenIds, FinishReason | None]:
         """End the tokens at the first that ends the output, or at the budget; stop beats length."""
         for index, token in enumerate(tokens[: self.remaining]):
             if token in self._ends:

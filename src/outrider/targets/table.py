@@ -10,7 +10,7 @@ from outrider.errors import Overloaded, SessionLost, StaleRound
 from outrider.models.table import TableModel
 from outrider.targets.base import OpenRequest
 from outrider.targets.session import TargetSession
-from outrider.types import NO_DRAFT, Capabilities, Draft, TargetInfo, Verification
+from outrider.types import NO_DRAFT, Capabilities, Draft, SampledDraft, TargetInfo, Verification
 
 __all__ = ["TableTarget"]
 
@@ -52,7 +52,12 @@ class TableTarget:
         self._sessions[request.session_id] = TargetSession(request, self._model.eos_token_ids)
 
     async def advance(
-        self, session_id: str, round_id: int, position: int, draft: Draft, run: int
+        self,
+        session_id: str,
+        round_id: int,
+        position: int,
+        draft: Draft | SampledDraft,
+        run: int,
     ) -> AsyncGenerator[Verification]:
         session = self._session(session_id)
         recorded = session.begin(round_id, position)[: run + 1]
@@ -75,7 +80,7 @@ class TableTarget:
     def occupancy(self) -> tuple[int, int]:
         return len(self._sessions), self._max_sessions
 
-    def _step(self, session: TargetSession, draft: Draft) -> Verification:
+    def _step(self, session: TargetSession, draft: Draft | SampledDraft) -> Verification:
         started = time.perf_counter()
         tail = session.tokens[max(len(session.tokens) - self._model.order, 0) :]
         context = [*tail, *draft.token_ids]

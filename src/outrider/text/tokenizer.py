@@ -58,6 +58,11 @@ class Tokenizer(Protocol):
         """The text of ids; equal to what a detokenizer gives for them in all."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes that a token stands for, wherever it stands; special tokens stand for their
+        names. None for an id without a token, and where bytes depend on the neighbours."""
+        ...
+
     def detokenizer(
         self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
     ) -> Detokenizer:
@@ -124,6 +129,12 @@ class HFTokenizer:
         text.append(detokenizer.flush())
         return "".join(text)
 
+    def token_bytes(self, token_id: int) -> bytes | None:
+        tokens = self._token_bytes
+        if tokens is None or not 0 <= token_id < len(tokens.by_id):
+            return None
+        return tokens.by_id[token_id] or tokens.special.get(token_id) or None
+
     def detokenizer(
         self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
     ) -> Detokenizer:
@@ -161,6 +172,9 @@ class IdTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return " ".join(map(str, token_ids))
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return None  # a space comes before all but the first
 
     def detokenizer(
         self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True

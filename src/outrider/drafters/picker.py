@@ -1,0 +1,80 @@
+"""How a draft model's rows become a draft: coupled with the target, or drawn and declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from outrider.drafters.base import SessionView
+from outrider.sampling import History, SamplerFactory, TokenSampler
+from outrider.types import DRAFT_TOTAL, NO_DRAFT, Draft, DraftRow, SampledDraft
+from outrider.verify import declare, draw
+
+__all__ = ["DRAFT_SUPPORT", "Picker"]
+
+DRAFT_SUPPORT = 256
+"""Tokens that a declared distribution keeps."""
+
+
+class Picker:
+    """Picks the tokens of one draft.
+
+    It processes rows as the target does, penalties and all, since drafts that look like the
+    target's output are accepted more often.
+
+    Args:
+        view: whose draft it is.
+        eos_token_ids: of the target.
+        rng: with one, tokens are drawn from it and their distributions declared; without, they are
+            sampled with the session's own noise, greedily at temperature 0.
+        sampler: makes the sampler for the kind of rows that the draft model has.
+    """
+
+    def __init__(
+        self,
+        view: SessionView,
+        eos_token_ids: frozenset[int],
+        rng: np.random.Generator | None = None,
+        sampler: SamplerFactory = TokenSampler,
+    ) -> None:
+        self._ends = view.sampling.end_token_ids(eos_token_ids)
+        self._sampler = sampler(
+            view.sampling, view.noise_key, view.choice, end_token_ids=self._ends
+        )
+        self._rng = rng
+        self._token_ids: list[int] = []
+        self._rows: list[DraftRow] = []
+
+    def __len__(self) -> int:
+        return len(self._token_ids)
+
+    def pick(self, logits: Any, history: History) -> None:
+        """Add a token to the draft, and to the history.
+
+        Args:
+            logits: shape [V], of the target's vocabulary, of the kind that the sampler reads.
+            history: all tokens in front of it, those drafted so far included.
+        """
+        if self._rng is None:
+            token_id = self._sampler.sample(logits, history)
+        else:
+            head = self._sampler.head(logits, history, DRAFT_SUPPORT)
+            row = declare(head.ids, head.probs(), DRAFT_SUPPORT)
+            token_id = draw(row, int(self._rng.integers(DRAFT_TOTAL)))
+            self._rows.append(row)
+        self._token_ids.append(token_id)
+        history.extend((token_id,))
+
+    def done(self, max_tokens: int) -> bool:
+        """Whether the draft is long enough, or behind a token that ends the output."""
+        drafted = self._token_ids
+        return len(drafted) >= max_tokens or (bool(drafted) and drafted[-1] in self._ends)
+
+    def draft(self, source: str) -> Draft | SampledDraft:
+        """What was picked so far."""
+        if not self._token_ids:
+            return NO_DRAFT
+        if self._rng is None:
+            return Draft(tuple(self._token_ids), source)
+        return SampledDraft(tuple(self._token_ids), tuple(self._rows), source)

@@ -1,0 +1,169 @@
+"""A draft model on the engine, against rows computed from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from outrider.drafters import DeclaringDrafter, SessionView
+from outrider.drafters.model import ModelDrafter
+from outrider.engine import Decoder, EngineThread
+from outrider.errors import DraftFailed
+from outrider.sampling import History, TokenSampler
+from outrider.types import NO_DRAFT, Draft, DrafterInfo, SampledDraft, SamplingParams
+from tests.tiny import VOCAB, next_logits, tiny_decoder, tiny_lane
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = tuple(range(40))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return tiny_decoder(3, sharpness=2.0)
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineThread]:
+    engine = EngineThread(threads=1)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def drafter(engine, decoder) -> ModelDrafter:
+    info = DrafterInfo("tiny", deterministic=False, declares=True)
+    lane = tiny_lane(engine, decoder, num_slots=2, step_tokens=16)
+    return ModelDrafter(lane, info, vocab_size=VOCAB, eos_token_ids=frozenset())
+
+
+def view(tokens, session_id: str = "s", **params: object) -> SessionView:
+    sampling = SamplingParams(**params)  # type: ignore[arg-type]
+    return SessionView(session_id, tokens, len(tokens), len(PROMPT), sampling, noise_key=9)
+
+
+def held(drafter: ModelDrafter) -> int:
+    """Tokens that the cache holds of the session."""
+    slot = drafter._sessions["s"].slot
+    return drafter._lane.cache.length(slot)
+
+
+async def check_rows(decoder: Decoder, tokens, draft: SampledDraft, **params: object) -> None:
+    """Every declared row is the head of the processed row behind what precedes its token."""
+    sampler = TokenSampler(SamplingParams(**params), 0)  # type: ignore[arg-type]
+    for index, row in enumerate(draft.rows):
+        history = History(PROMPT, [*tokens[len(PROMPT) :], *draft.token_ids[:index]])
+        logits = next_logits(decoder, history.tokens).numpy()
+        expected = sampler.support(logits, history).dense(VOCAB)
+        np.testing.assert_allclose(row.probs(), expected[row.token_ids], atol=2e-5)
+
+
+def test_it_can_declare(drafter) -> None:
+    assert isinstance(drafter, DeclaringDrafter)
+
+
+async def test_it_declares_what_it_draws_from_round_after_round(drafter, decoder) -> None:
+    params = {"temperature": 0.9, "frequency_penalty": 0.7, "repetition_penalty": 1.2}
+    tokens = [*PROMPT, 5]
+    for committed in (0, 2, 4):  # of the draft before: nothing, a part, all of it
+        draft = await drafter.draw(view(tokens, **params), 4)
+        assert isinstance(draft, SampledDraft)
+        assert len(draft) == 4
+        await check_rows(decoder, tokens, draft, **params)
+        tokens = [*tokens, *draft.token_ids[:committed], 7]
+
+
+async def test_two_drafts_behind_the_same_tokens_are_drawn_independently(drafter) -> None:
+    tokens = [*PROMPT, 5]
+    drafts = {(await drafter.draw(view(tokens), 4)).token_ids for _ in range(10)}
+    assert len(drafts) > 5
+
+
+async def test_a_matched_draft_is_sampled_with_the_sessions_noise(drafter, decoder) -> None:
+    tokens = [*PROMPT, 5]
+    seen = view(tokens, presence_penalty=1.0)
+    sampler = TokenSampler(seen.sampling, 9)
+    history = History(PROMPT, (5,))
+    for _ in range(4):
+        logits = next_logits(decoder, history.tokens).numpy()
+        history.extend((sampler.sample(logits, history),))
+    draft = await drafter.propose(seen, 4)
+    assert isinstance(draft, Draft)
+    assert list(draft.token_ids) == history.tokens[len(tokens) :]
+
+
+async def test_getting_ready_reads_a_long_prompt_and_draws_nothing(drafter, decoder) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.prepare(view(tokens))
+    assert held(drafter) == len(tokens) - 1
+    draft = await drafter.draw(view(tokens), 2)
+    await check_rows(decoder, tokens, draft)
+
+
+async def test_getting_ready_leaves_a_few_new_tokens_to_be_read_along_the_way(drafter) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.prepare(view(tokens))
+    await drafter.prepare(view([*tokens, 6, 7]))
+    assert held(drafter) == len(tokens) - 1
+
+
+async def test_a_pass_that_fails_on_the_way_leaves_what_was_drawn_before_it(
+    drafter, decoder, monkeypatch
+) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.prepare(view(tokens))
+    calls = iter(range(100))
+    forward = decoder.forward
+
+    def failing(chunks, cache):
+        if next(calls) == 2:
+            raise RuntimeError("out of memory")
+        return forward(chunks, cache)
+
+    monkeypatch.setattr(decoder, "forward", failing)
+    draft = await drafter.draw(view(tokens), 4)
+    assert isinstance(draft, SampledDraft)
+    assert len(draft) == 2
+    monkeypatch.undo()
+    await check_rows(decoder, tokens, draft)
+
+
+async def test_a_pass_that_fails_before_anything_is_drawn_is_a_failed_draft(
+    drafter, decoder, monkeypatch
+) -> None:
+    def failing(chunks, cache):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(decoder, "forward", failing)
+    with pytest.raises(DraftFailed, match="RuntimeError: out of memory"):
+        await drafter.draw(view([*PROMPT, 5]), 4)
+    monkeypatch.undo()
+    assert len(await drafter.draw(view([*PROMPT, 5]), 4)) == 4
+
+
+async def test_rows_that_are_no_numbers_are_a_failed_draft(drafter, decoder, monkeypatch) -> None:
+    forward = decoder.forward
+    monkeypatch.setattr(
+        decoder,
+        "forward",
+        lambda chunks, cache: [rows * torch.nan for rows in forward(chunks, cache)],
+    )
+    with pytest.raises(DraftFailed, match="weights are broken"):
+        await drafter.draw(view([*PROMPT, 5]), 4)
+
+
+async def test_without_room_for_the_session_there_is_no_draft(drafter) -> None:
+    tokens = [*PROMPT, 5]
+    for session in ("a", "b"):
+        await drafter.propose(view(tokens, session), 1)
+    with pytest.raises(DraftFailed, match="tiny: "):
+        await drafter.prepare(view(tokens, "c"))
+    await drafter.release("a")
+    await drafter.prepare(view(tokens, "c"))
+
+
+async def test_nothing_is_drafted_where_nothing_is_wanted(drafter) -> None:
+    assert await drafter.draw(view([*PROMPT, 5]), 0) is NO_DRAFT
