@@ -39,7 +39,7 @@ def test_version_is_printed(outrider) -> None:
     assert outrider("--version") == (0, f"outrider {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["generate"], ["models"], ["config"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["generate"], ["audit"], ["models"], ["config"]])
 def test_help_teaches_every_command(outrider, command) -> None:
     code, out, _ = outrider(*command, "--help")
     assert code == 0
