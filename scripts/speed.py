@@ -25,7 +25,7 @@ from workload import Chat, Prompt, decode, decode_speed, read_prompts
 
 from outrider.config import Settings, load_settings
 from outrider.pipeline import Session, create_pipeline
-from outrider.types import SamplingParams
+from outrider.types import SamplingParams, VerificationMethod
 
 PLAIN = "plain"
 
@@ -45,12 +45,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("prompts", nargs="+", type=Path)
     parser.add_argument("--drafters", default="ngram")
+    parser.add_argument(
+        "--verifiers", default="", help="rules to compare, of matching,token,block; sampled only"
+    )
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--lookahead", type=int, help="always so many, instead of the controller")
     parser.add_argument("--limit", type=int, help="prompts of each file, evenly spread")
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args()
-    settings = load_settings(None, {"speculation": {"drafts": arguments.drafters}})
+    speculation = {"drafts": arguments.drafters}
+    if arguments.lookahead:
+        speculation |= {"controller": "fixed", "lookahead": arguments.lookahead}
+    settings = load_settings(None, {"speculation": speculation})
     runs = asyncio.run(_measure(arguments, settings))
     text = _report(runs, arguments, settings)
     arguments.report.write_text(text)
@@ -60,11 +67,14 @@ def main() -> None:
 async def _measure(arguments: argparse.Namespace, settings: Settings) -> list[Run]:
     prompts = read_prompts(arguments.prompts, arguments.limit)
     sampling = SamplingParams(
-        temperature=arguments.temperature, max_tokens=arguments.max_tokens, seed=1
+        temperature=arguments.temperature,
+        max_tokens=arguments.max_tokens,
+        seed=None if arguments.verifiers else 1,
     )
     pipeline = await create_pipeline(settings)
     chat = Chat(pipeline)
-    modes = [PLAIN, *pipeline.drafter_names]
+    verifiers = [f"/{name}" for name in arguments.verifiers.split(",") if name] or [""]
+    modes = [PLAIN, *(name + rule for name in pipeline.drafter_names for rule in verifiers)]
     runs = []
     try:
         for mode in modes:  # the first run of each pays for memory that later ones find in place
@@ -83,8 +93,14 @@ async def _measure(arguments: argparse.Namespace, settings: Settings) -> list[Ru
 
 
 async def _decode(pipeline, chat, prompt, sampling, mode) -> Session:
-    drafter = None if mode == PLAIN else mode
-    return await decode(pipeline, chat.encode(prompt), sampling, drafter)
+    name, _, rule = mode.rpartition("/") if "/" in mode else (mode, "", "")
+    return await decode(
+        pipeline,
+        chat.encode(prompt),
+        sampling,
+        None if mode == PLAIN else name,
+        VerificationMethod(rule) if rule else None,
+    )
 
 
 def _report(runs: list[Run], arguments: argparse.Namespace, settings: Settings) -> str:
@@ -95,7 +111,11 @@ def _report(runs: list[Run], arguments: argparse.Namespace, settings: Settings) 
         "",
         f"Model {settings.engine.target}, {settings.engine.dtype}, temperature "
         f"{arguments.temperature:g}, one stream, up to {arguments.max_tokens} new tokens, "
-        f"controller {settings.speculation.controller}.",
+        + (
+            f"always {arguments.lookahead} drafted."
+            if arguments.lookahead
+            else f"controller {settings.speculation.controller}."
+        ),
         "Ratios are to plain decoding of the same prompt in the same run.",
         "",
         "| prompts | mode | prompts | tokens/s | ratio, geometric mean (95%) | median | accepted | "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outrider.pipeline import Pipeline, Session
 from outrider.text import ChatTemplate, Tokenizer, create_tokenizer
-from outrider.types import SamplingParams, TokenIds
+from outrider.types import SamplingParams, TokenIds, VerificationMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,20 @@ class Chat:
 
 
 async def decode(
-    pipeline: Pipeline, prompt_ids: TokenIds, sampling: SamplingParams, drafter: str | None
+    pipeline: Pipeline,
+    prompt_ids: TokenIds,
+    sampling: SamplingParams,
+    drafter: str | None,
+    verification: VerificationMethod | None = None,
 ) -> Session:
     """The finished session of one answer; without a drafter it is decoded plainly."""
-    session = pipeline.session(prompt_ids, sampling, enabled=drafter is not None, drafter=drafter)
+    session = pipeline.session(
+        prompt_ids,
+        sampling,
+        enabled=drafter is not None,
+        drafter=drafter,
+        verification=verification,
+    )
     async with aclosing(pipeline.run(session)) as steps:
         async for _ in steps:
             pass

@@ -111,7 +111,7 @@ class SpeculationSettings(_Section):
     """Nothing goes above."""
     window: Annotated[int, Field(ge=1, le=1024)] = 8
     """Rounds that the window controller averages over."""
-    verification: Literal["matching", "token", "block"] = "matching"
+    verification: Literal["matching", "token", "block"] = "block"
     """How drafts are judged that a draft model of this process samples, without a seed: by the
     target's own sample, or by ratios of probabilities, per token or per block. All are lossless."""
     deadline_ms: Annotated[float, Field(gt=0, le=600_000)] = 2000.0
@@ -147,6 +147,9 @@ class LimitSettings(_Section):
     """Output budget of a request that names none."""
     max_logprobs: Annotated[int, Field(ge=0, le=1000)] = 20
     """Most likely tokens whose log probability a request may ask for at each output token."""
+    max_logprob_entries: Annotated[int, Field(ge=1)] = 500_000
+    """Log probabilities that one request may be answered with: choices times `max_tokens` times one
+    more than the likely tokens asked for."""
 
 
 class Settings(BaseSettings):

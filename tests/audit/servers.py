@@ -102,7 +102,7 @@ class SmallServer:
         law = np.array([0.3, 0.3, 0.2, 0.1, 0.1])
         if on and "seed" not in body:
             law = (1 - self.lie) * law + self.lie * np.eye(V)[0]
-        return rng.choice(V, size=length, p=law).tolist()
+        return np.searchsorted(law.cumsum()[:-1], rng.random(length), side="right").tolist()
 
     def _account(self, body: dict[str, Any], on: bool) -> dict[str, Any]:
         drafted = self.drafts * body.get("n", 1) if on or self.always_drafts else 0

@@ -94,6 +94,43 @@ async def test_among_several_models_one_must_be_named() -> None:
             await endpoint.only_model()
 
 
+ESCAPES = "evil\x1b]0;owned\x07\x1b[2J"
+
+
+async def test_models_are_listed_without_their_control_characters() -> None:
+    names = (ESCAPES, "b")
+    async with SmallServer(models=names).running() as server, dial(server.url) as [endpoint]:
+        with pytest.raises(RequestError, match="lists 2 models") as caught:
+            await endpoint.only_model()
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("name", [ESCAPES, "x" * 5000])
+async def test_a_model_that_cannot_be_called_by_what_is_shown_is_refused(name) -> None:
+    async with SmallServer(models=(name,)).running() as server, dial(server.url) as [endpoint]:
+        with pytest.raises(RequestError, match="too long or holds control characters") as caught:
+            await endpoint.only_model()
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+async def test_an_answer_that_is_not_even_http_is_told_on_one_harmless_line(monkeypatch) -> None:
+    monkeypatch.setattr(client_module, "_RETRIES", 0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nEvil\x1b[2J: " + b"x" * 400 + b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with dial(f"http://127.0.0.1:{port}") as [endpoint]:
+            with pytest.raises(TargetFailed, match="cannot talk to") as caught:
+                await endpoint.complete("completions", BODY)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
 class _Odd(SmallServer):
     """Answers completions with `answer`, or not at all."""
 
@@ -119,6 +156,8 @@ async def test_a_server_that_never_answers_is_given_up_in_time(monkeypatch) -> N
         (b'{"choices": []}', "no completion"),
         (b'{"choices": [{"token_ids": "x"}]}', "no completion"),
         (b"\xff" * 200, "no completion"),
+        (b'{"choices": [], "x": ' + b"[" * 100_000, "no completion"),
+        (b'{"choices": [{"token_ids": [1, 2, 3]}]}', "3 tokens where at most 2 were asked for"),
         (b" " * (9 << 20), "more than 8388608 bytes"),
     ],
 )

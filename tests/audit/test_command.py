@@ -12,6 +12,8 @@ from outrider.cli import main
 
 from .servers import SmallServer, gateway, in_thread
 
+SMALL = ("--samples", 160, "--tokens", 1, "--generate", 2, "--greedy-tokens", 8, "--copies", 32)
+
 
 @pytest.fixture
 def outrider(monkeypatch, capsys, fixed_noise):
@@ -37,27 +39,9 @@ def test_the_real_gateway_passes_and_everything_is_written(outrider, write_table
     prompts.write_text('{"prompt": "0 1 2"}\n{"token_ids": [3]}\n')
     with in_thread(gateway(target, f"table:{draft}")) as served:
         code, out, err = outrider(
-            *(
-                served.url,
-                "--prompts",
-                prompts,
-                "--samples",
-                160,
-                "--tokens",
-                2,
-                "--json",
-                file,
-            ),
-            *(
-                "--greedy-tokens",
-                16,
-                "--top-k",
-                4,
-                "--drafter",
-                "table:draft",
-                "--max-lookahead",
-                2,
-            ),
+            *(served.url, "--prompts", prompts, "--samples", 120, "--tokens", 2, "--generate", 3),
+            *("--json", file, "--greedy-tokens", 8, "--copies", 20, "--top-k", 4),
+            *("--drafter", "table:draft", "--max-lookahead", 2),
         )
     assert code == 0, out + err
     assert "no difference found" in out
@@ -67,14 +51,45 @@ def test_the_real_gateway_passes_and_everything_is_written(outrider, write_table
 
 def test_a_liar_is_exit_code_1(outrider, tmp_path) -> None:
     with in_thread(SmallServer(lie=0.4).running()) as server:
-        code, out, _ = outrider(server.url, "--samples", 200, "--tokens", 2, "--greedy-tokens", 8)
+        code, out, _ = outrider(server.url, *SMALL)
     assert code == 1
     assert "DIFFERS" in out
 
 
+def test_a_report_that_could_not_be_written_is_told_before_anything_is_asked(
+    outrider, tmp_path
+) -> None:
+    with in_thread(SmallServer().running()) as server:
+        for file in (tmp_path / "nowhere" / "r.json", tmp_path):
+            code, out, err = outrider(server.url, *SMALL, "--json", file)
+            assert (code, out) == (1, "")
+            assert f"cannot write {file}" in err
+            assert len(err.strip().splitlines()) == 1
+    assert not server.asked
+
+
+def test_a_report_that_cannot_be_written_after_all_is_printed_all_the_same(
+    outrider, tmp_path
+) -> None:
+    folder = tmp_path / "soon_gone"
+    folder.mkdir()
+
+    class Removing(SmallServer):
+        async def complete(self, request):
+            if folder.exists():
+                folder.rmdir()
+            return await super().complete(request)
+
+    with in_thread(Removing().running()) as server:
+        code, out, err = outrider(server.url, *SMALL, "--json", folder / "r.json")
+    assert code == 1
+    assert "no difference found" in out
+    assert "r.json: No such file or directory; the report is above" in err
+
+
 def test_nothing_drafted_is_exit_code_3(outrider) -> None:
     with in_thread(SmallServer(drafts=0).running()) as server:
-        code, out, _ = outrider(server.url, "--samples", 200, "--tokens", 2, "--greedy-tokens", 8)
+        code, out, _ = outrider(server.url, *SMALL)
     assert code == 3
     assert "inconclusive: nothing was drafted" in out
 

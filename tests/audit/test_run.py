@@ -22,11 +22,12 @@ async def audit(url: str, **settings: Any) -> Report:
         url,
         **{
             "prompts": PROMPTS,
-            "samples": 200,
+            "samples": 120,
             "tokens": 2,
             "generate": 4,
             "greedy_tokens": 12,
             "concurrency": 1,
+            "copies": 16,
             **settings,
         },
     )
@@ -43,16 +44,16 @@ async def test_the_real_gateway_passes_with_drafts_judged(write_table) -> None:
     async with gateway(target, f"table:{draft}") as served:
         report = await audit(served.url)
     assert report.verdict is Verdict.NO_DIFFERENCE, report.reasons
-    assert report.drafted > 200
+    assert report.drafted > 120
     assert report.ids
     assert all(finding.retold.differs_at is None for finding in report.greedy)
     assert all(finding.honoured and finding.promised for finding in report.seeded)
-    assert sum(finding.comparison.counts.sum() for finding in report.sampled) == 4 * 200
+    assert sum(finding.comparison.counts.sum() for finding in report.sampled) == 4 * 120
 
 
 async def test_the_real_gateway_without_a_drafter_proves_nothing(write_table) -> None:
     async with gateway(write_table("target")) as served:
-        report = await audit(served.url, samples=200)
+        report = await audit(served.url, samples=40)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert "nothing was drafted, so this audit shows nothing" in report.reasons[0]
 
@@ -71,7 +72,7 @@ async def test_two_gateways_of_one_model_pass_without_any_switch(write_table) ->
 async def test_gateways_of_two_models_differ(write_table) -> None:
     one, other = write_table("one", seed=1), write_table("other", seed=2)
     async with gateway(one) as fast, gateway(other) as plain:
-        report = await audit(fast.url, baseline=plain.url)
+        report = await audit(fast.url, baseline=plain.url, samples=80)
     assert report.verdict is Verdict.DIFFERS
 
 
@@ -136,7 +137,7 @@ async def test_drafts_where_there_should_be_none_make_it_inconclusive() -> None:
 async def test_a_baseline_that_speculates_makes_it_inconclusive(write_table) -> None:
     target = write_table("target", seed=1)
     async with gateway(target, f"table:{target}") as fast:
-        report = await audit(fast.url, baseline=fast.url)
+        report = await audit(fast.url, baseline=fast.url, samples=40)
     assert report.verdict is Verdict.INCONCLUSIVE
     assert f"{fast.url}/v1 speculates too" in report.reasons[0]
 
@@ -158,7 +159,7 @@ async def test_against_a_baseline_no_extension_is_sent_and_silence_on_drafts_is_
 
 async def test_the_arms_take_turns() -> None:
     server = SmallServer()
-    await audit_of(server, samples=80)
+    await audit_of(server, samples=80, copies=8)
     sides = [body["speculation"]["enabled"] for body in server.asked[1:21]]
     assert all(one != other for one, other in zip(sides[::2], sides[1::2], strict=True))
     assert len(set(sides[::2])) == 2  # who goes first is drawn
@@ -194,3 +195,13 @@ async def test_parameters_and_chats_reach_the_server() -> None:
     assert sampled["messages"] == [{"role": "user", "content": "Hi"}]
     assert sampled["speculation"] == {"drafter": "ngram", "enabled": True}
     assert any(body["temperature"] == 0 for body in server.asked)
+
+
+async def test_a_server_that_claims_ever_new_things_is_not_remembered_without_end() -> None:
+    class Chatty(SmallServer):
+        def _account(self, body, on):
+            return super()._account(body, on) | {"reason": f"for reason {len(self.asked)}"}
+
+    report = await audit_of(Chatty(), copies=2)
+    for finding in report.sampled:
+        assert len(finding.drafts.claims) == 20

@@ -147,6 +147,6 @@ def test_there_are_hardly_more_cells_than_allowed() -> None:
 
 
 def test_text_is_shown_quoted_and_ids_as_they_are() -> None:
-    assert str(Cell(("a", " b\n"), True)) == r"'a b\n'"
+    assert str(Cell(("a", r" b\n"), True)) == r"'a b\n'"
     assert str(Cell((3, 4), False)) == "3 4 ..."
     assert str(Cell((), True)) == "(empty)"

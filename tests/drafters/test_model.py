@@ -110,6 +110,26 @@ async def test_getting_ready_leaves_a_few_new_tokens_to_be_read_along_the_way(dr
     assert held(drafter) == len(tokens) - 1
 
 
+async def test_a_read_that_failed_is_taken_up_again_before_anything_is_drawn(
+    drafter, decoder, monkeypatch
+) -> None:
+    tokens = [*PROMPT, 5]
+    calls = iter(range(100))
+    forward = decoder.forward
+
+    def failing(chunks, cache):
+        if next(calls) == 1:
+            raise RuntimeError("out of memory")
+        return forward(chunks, cache)
+
+    monkeypatch.setattr(decoder, "forward", failing)
+    with pytest.raises(DraftFailed):
+        await drafter.prepare(view(tokens))
+    assert held(drafter) < len(tokens) - 1
+    await drafter.prepare(view(tokens))
+    assert held(drafter) == len(tokens) - 1
+
+
 async def test_a_pass_that_fails_on_the_way_leaves_what_was_drawn_before_it(
     drafter, decoder, monkeypatch
 ) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from outrider.drafters import SessionView
-from outrider.drafters.picker import DRAFT_SUPPORT, Picker
+from outrider.drafters.picker import DRAFT_SUPPORT, Picker, Sampling
 from outrider.sampling import History, TokenSampler, warp
 from outrider.sampling.device import DeviceSampler
 from outrider.types import DRAFT_TOTAL, NO_DRAFT, Draft, SampledDraft, SamplingParams
@@ -28,7 +29,7 @@ def picked(picker: Picker, count: int) -> History:
 def test_a_matched_draft_is_what_the_target_would_sample_from_the_same_rows() -> None:
     seen = view(temperature=0.8, frequency_penalty=1.0, min_tokens=4)
     ends = frozenset(range(500))
-    picker = Picker(seen, ends)
+    picker = Picker(Sampling(seen, ends))
     picked(picker, 10)
     sampler = TokenSampler(seen.sampling, 5, 1, end_token_ids=ends)
     history = History((1, 2), (3,))
@@ -41,7 +42,7 @@ def test_a_matched_draft_is_what_the_target_would_sample_from_the_same_rows() ->
 
 def test_a_drawn_draft_declares_the_head_of_each_processed_row() -> None:
     seen = view(temperature=0.9, frequency_penalty=1.5)
-    picker = Picker(seen, frozenset(), np.random.default_rng(1))
+    picker = Picker(Sampling(seen, frozenset()), np.random.default_rng(1))
     history = picked(picker, 20)
     draft = picker.draft("me")
     assert isinstance(draft, SampledDraft)
@@ -63,7 +64,7 @@ def test_rows_that_stay_on_a_device_give_the_same_drafts() -> None:
         drafts = []
         for factory, given in ((TokenSampler, rows), (DeviceSampler, torch.from_numpy(rows))):
             rng = None if seed is None else np.random.default_rng(seed)
-            picker = Picker(view(frequency_penalty=1.0), frozenset(), rng, factory)
+            picker = Picker(Sampling(view(frequency_penalty=1.0), frozenset(), factory), rng)
             history = History((1, 2), (3,))
             for row in given:
                 picker.pick(row, history)
@@ -76,7 +77,7 @@ def test_drawn_tokens_follow_their_declared_row_and_not_the_sessions_noise() -> 
     rng = np.random.default_rng(2)
     counts = np.zeros(3)
     for _ in range(5000):
-        picker = Picker(view(), frozenset(), rng)
+        picker = Picker(Sampling(view(), frozenset()), rng)
         picker.pick(row, History((1, 2), (3,)))
         counts[picker.draft("me").token_ids[0]] += 1
     expected = 5000 * warp(row, SamplingParams()).probs()
@@ -84,7 +85,7 @@ def test_drawn_tokens_follow_their_declared_row_and_not_the_sessions_noise() -> 
 
 
 def test_a_draft_ends_when_it_is_long_enough() -> None:
-    picker = Picker(view(), frozenset())
+    picker = Picker(Sampling(view(), frozenset()))
     assert not picker.done(2)
     picked(picker, 2)
     assert picker.done(2)
@@ -94,7 +95,7 @@ def test_a_draft_ends_when_it_is_long_enough() -> None:
 def test_a_draft_ends_behind_a_token_that_ends_the_output_and_keeps_it() -> None:
     sharp = np.full(V, -np.inf)
     sharp[7] = 0.0
-    picker = Picker(view(stop_token_ids=frozenset({7})), frozenset({8}))
+    picker = Picker(Sampling(view(stop_token_ids=frozenset({7})), frozenset({8})))
     picker.pick(sharp, History((1, 2), (3,)))
     assert picker.done(9)
     assert picker.draft("me").token_ids == (7,)
@@ -103,10 +104,22 @@ def test_a_draft_ends_behind_a_token_that_ends_the_output_and_keeps_it() -> None
 def test_a_draft_goes_on_behind_an_end_that_the_request_ignores() -> None:
     sharp = np.full(V, -np.inf)
     sharp[8] = 0.0
-    picker = Picker(view(ignore_eos=True), frozenset({8}))
+    picker = Picker(Sampling(view(ignore_eos=True), frozenset({8})))
     picker.pick(sharp, History((1, 2), (3,)))
     assert not picker.done(9)
 
 
 def test_without_a_token_there_is_no_draft() -> None:
-    assert Picker(view(), frozenset(), np.random.default_rng(0)).draft("me") is NO_DRAFT
+    assert Picker(Sampling(view(), frozenset()), np.random.default_rng(0)).draft("me") is NO_DRAFT
+
+
+@pytest.mark.parametrize(("ticket", "token"), [(0, 0), (DRAFT_TOTAL - 1, 2)])
+def test_every_ticket_of_a_declared_row_can_be_drawn(ticket: int, token: int) -> None:
+    class Rigged(np.random.Generator):
+        def integers(self, low, *args, **options):
+            assert (low, args, options) == (DRAFT_TOTAL, (), {})
+            return ticket
+
+    picker = Picker(Sampling(view(), frozenset()), Rigged(np.random.PCG64(0)))
+    picker.pick(np.log([0.5, 0.4999, 0.0001]), History((1, 2), (3,)))
+    assert picker.draft("me").token_ids == (token,)

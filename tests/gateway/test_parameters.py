@@ -97,6 +97,24 @@ async def test_the_server_bounds_the_number_of_likely_tokens() -> None:
     assert "0..3 (limits.max_logprobs)" in refused.json()["error"]["message"]
 
 
+async def test_the_server_bounds_the_log_probabilities_of_all_choices_together() -> None:
+    asked = BASE[PATH] | {"logprobs": 4, "n": 2, "max_tokens": 10}
+    async with scripted(silent(), limits={"max_logprob_entries": 100}) as gateway:
+        assert (await gateway.post(PATH, asked)).status_code == 200
+        refused = await gateway.post(PATH, asked | {"n": 3})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "logprobs"
+    assert "up to 150 entries" in refused.json()["error"]["message"]
+
+
+async def test_very_many_biases_are_refused_before_they_are_read() -> None:
+    asked = BASE[PATH] | {"logit_bias": {f"no id {index}": 0 for index in range(2000)}}
+    async with scripted(silent()) as gateway:
+        refused = await gateway.post(PATH, asked)
+    assert refused.status_code == 400
+    assert "logit_bias has 2000 entries" in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("words", "sequences"),
     [
@@ -133,7 +151,7 @@ async def test_many_bad_words_are_encoded_beside_the_loop(monkeypatch: pytest.Mo
     monkeypatch.setattr(asyncio, "to_thread", counted)
     assert len((await sampling_of(PATH, {"bad_words": ["a", "b"]})).bad_words) == 4
     assert calls == 0
-    words = [f"{number} {'x' * 200}" for number in range(256)]
+    words = [f"{number} {'x' * 8}" for number in range(256)]
     assert len((await sampling_of(PATH, {"bad_words": words})).bad_words) == 512
     assert calls == 1
 

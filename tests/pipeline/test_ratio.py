@@ -208,9 +208,8 @@ async def test_a_draft_that_the_target_lost_is_offered_again(write_table, model)
     assert len({id(draft) for draft in target.judged}) == len(drafter.drawn) + 1  # and NO_DRAFT
 
 
-@pytest.mark.parametrize("error", [DraftFailed("broken"), KeyError("bug")])
-async def test_after_a_draw_that_failed_the_session_matches(target, model, error) -> None:
-    fails = iter([0.0, error])
+async def test_after_a_fault_that_may_have_lost_a_draft_the_session_matches(target, model) -> None:
+    fails = iter([0.0, KeyError("bug")])
     drafter = Drawing(model, lambda call: next(fails, 0.0) if call == "draw" else 0.0)
     pipeline = await pipeline_over(target, drafter, configured=BLOCK)
     session = pipeline.session(PROMPT, SamplingParams(max_tokens=60))
@@ -218,6 +217,41 @@ async def test_after_a_draw_that_failed_the_session_matches(target, model, error
     assert len(drafter.drawn) == 2
     assert drafter.proposed > 0
     assert session.stats.failures == 1
+
+
+async def test_a_drafter_that_says_that_it_drew_nothing_is_asked_again(target, model) -> None:
+    class Hesitant(Drawing):
+        fails = iter([True])
+
+        async def draw(self, view: SessionView, max_tokens: int) -> Draft | SampledDraft:
+            if next(self.fails, False):
+                raise DraftFailed("no room")
+            return await super().draw(view, max_tokens)
+
+    drafter = Hesitant(model)
+    pipeline = await pipeline_over(target, drafter, configured=BLOCK)
+    session = pipeline.session(PROMPT, SamplingParams(max_tokens=60))
+    assert len(await run(pipeline, session)) == 60
+    assert session.stats.failures == 1
+    assert session.stats.ratio_drafted == session.stats.drafted > 0
+
+
+MALFORMED: dict[str, Callable[[SampledDraft], SampledDraft]] = {
+    "too long": lambda draft: SampledDraft(draft.token_ids * 9, draft.rows * 9, draft.source),
+    "without rows": lambda draft: SampledDraft(draft.token_ids, draft.rows[:-1], draft.source),
+    "empty": lambda draft: SampledDraft((), (), draft.source),
+    "outside": lambda draft: SampledDraft((5,), draft.rows[:1], draft.source),
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+async def test_a_draw_that_is_no_draft_costs_only_itself(target, model, fault) -> None:
+    drafter = Drawing(model, change=MALFORMED[fault])
+    pipeline = await pipeline_over(target, drafter, configured=BLOCK)
+    session = pipeline.session(PROMPT, SamplingParams(max_tokens=60))
+    assert len(await run(pipeline, session)) == 60
+    assert len(drafter.drawn) == 1
+    assert session.stats.ratio_drafted == 0
 
 
 @pytest.mark.parametrize("error", [DraftFailed("broken"), KeyError("bug")])
@@ -270,6 +304,8 @@ async def test_a_drafter_that_declares_what_it_did_not_draw_from_is_demoted_to_m
         later = pipeline.session(PROMPT, long)
         await run(pipeline, later)
     assert len(drafter.drawn) == honest_rounds < 100
+    with pytest.raises(RequestError, match="draws what it declares"):
+        pipeline.session(PROMPT, long, verification=VerificationMethod.BLOCK)
     assert later.verification()[0] is VerificationMethod.MATCHING
     demotions = [entry for entry in logs if entry["event"] == "drafter_demoted"]
     assert len(demotions) == 1

@@ -29,6 +29,7 @@ from outrider.types import SamplingParams
         ("stop_token_ids", frozenset({10})),
         ("stop_token_ids", frozenset({-1})),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-300),
         ("repetition_penalty", -1.0),
         ("repetition_penalty", 10.1),
         ("repetition_penalty", math.nan),
@@ -128,3 +129,10 @@ def test_more_tokens_at_least_than_at_most_are_refused() -> None:
     with pytest.raises(RequestError, match="min_tokens is 6, above the 5 of max_tokens") as caught:
         validate(SamplingParams(min_tokens=6, max_tokens=5), vocab_size=10)
     assert caught.value.param == "min_tokens"
+
+
+def test_bad_words_of_very_many_tokens_are_refused_by_number() -> None:
+    params = SamplingParams(bad_words=tuple((0,) * 100 for _ in range(100)))
+    with pytest.raises(RequestError, match="have 10000 tokens together") as caught:
+        validate(params, vocab_size=5)
+    assert caught.value.param == "bad_words"

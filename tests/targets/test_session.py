@@ -8,7 +8,7 @@ import pytest
 from outrider.errors import RequestError
 from outrider.sampling import History, TokenSampler, warp
 from outrider.targets import OpenRequest
-from outrider.targets.session import TargetSession
+from outrider.targets.session import TargetSession, _DeadEnd
 from outrider.types import (
     DRAFT_TOTAL,
     NO_DRAFT,
@@ -20,6 +20,7 @@ from outrider.types import (
     SamplingParams,
     VerificationMethod,
 )
+from outrider.verify import verify_block, verify_tokens
 
 V = 6
 ROWS = np.random.default_rng(0).standard_normal((8, V))
@@ -127,6 +128,46 @@ def declared(rows: np.ndarray, tokens: tuple[int, ...]) -> SampledDraft:
     counts[:, 0] += DRAFT_TOTAL - counts.sum(axis=1)
     found = [DraftRow(np.flatnonzero(row), row[row > 0].astype(np.uint16)) for row in counts]
     return SampledDraft(tokens, tuple(found), "me")
+
+
+@pytest.mark.parametrize("verify", [verify_tokens, verify_block])
+@pytest.mark.parametrize("dead", [0, 1, 2, 3])
+def test_a_dead_end_is_a_row_that_gives_a_token_of_its_own(verify, dead) -> None:
+    """Then it counts exactly as often as plain decoding gets there, however often it is drafted."""
+    draw = np.random.default_rng(dead)
+    params = SamplingParams(temperature=1.0)
+    for _ in range(1500):
+        rows = draw.dirichlet(np.full(V, 0.7), size=4)
+        draft_rows = draw.dirichlet(np.full(V, 0.7), size=3)
+        draft = declared(draft_rows, tuple(int(draw.choice(V, p=row)) for row in draft_rows))
+        uniforms = draw.random(4)
+        logits = np.log(np.hstack([rows, np.zeros((4, 1))]) + 1e-300)
+        logits[dead] = np.log(np.eye(V + 1)[V] + 1e-300)
+        with_token = [warp(row, params) for row in logits]
+        with_end: list = [warp(row[:V], params) for row in logits]
+        with_end[dead] = _DeadEnd(RequestError("no token is left"))
+        accepted, token = verify(draft, with_token.__getitem__, uniforms)
+        if token == V:
+            assert accepted == dead
+            with pytest.raises(RequestError, match="no token is left"):
+                verify(draft, with_end.__getitem__, uniforms)
+        else:
+            assert verify(draft, with_end.__getitem__, uniforms) == (accepted, token)
+
+
+@pytest.mark.parametrize("method", [VerificationMethod.TOKEN, VerificationMethod.BLOCK])
+def test_a_drafted_dead_end_that_is_not_kept_is_no_error(method) -> None:
+    """The target never says 1, and behind a 1 no token is left; the draft says little else."""
+    params = SamplingParams(bad_words=tuple((1, token) for token in range(V)), max_tokens=20)
+    rows = np.zeros((3, V))
+    rows[0, 1] = -np.inf
+    draft_rows = np.full((2, V), 0.02)
+    draft_rows[:, 1] = 0.9
+    for _ in range(50):
+        answer = session(params, method=method).judge(
+            declared(draft_rows, (1, 1)), rows, step_s=0.0
+        )
+        assert answer.accepted == 0
 
 
 @pytest.mark.parametrize("method", [VerificationMethod.TOKEN, VerificationMethod.BLOCK])

@@ -2,7 +2,8 @@
 
 from outrider.audit.findings import Report, Verdict
 from outrider.audit.plan import BUILT_IN_PROMPTS, AuditPlan, Prompt, load_prompts
-from outrider.audit.report import as_json, render
+from outrider.audit.record import as_json
+from outrider.audit.report import render
 from outrider.audit.run import Progress, run_audit
 
 __all__ = [

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from outrider.audit.client import Endpoint, Refused
 from outrider.audit.plan import AuditPlan, Prompt
@@ -16,7 +15,8 @@ from outrider.errors import RequestError
 
 __all__ = ["Arm", "Drafts", "agree", "in_parallel", "set_up"]
 
-_PIECES = re.compile(r"\s*\S+|\s+")
+_MAX_CLAIMS: Final = 20
+"""A server that claims more than this is not worth remembering in full."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,8 @@ class Drafts:
     Attributes:
         told: whether it said anything.
         drafted, accepted: tokens.
-        claims: how drafts were judged, what is said to hold, and under which condition.
+        claims: how drafts were judged, what is said to hold, and under which condition; the first
+            20 different ones.
     """
 
     told: bool = False
@@ -41,7 +42,7 @@ class Drafts:
         self.told = True
         self.drafted += account.drafted_tokens
         self.accepted += account.accepted_tokens
-        if account.drafted_tokens:
+        if account.drafted_tokens and len(self.claims) < _MAX_CLAIMS:
             self.claims.add((account.verification, account.exact, account.reason))
 
 
@@ -79,7 +80,7 @@ class Arm:
         """The first `tokens` tokens of a sample; pieces of its text if the server gives no ids."""
         if self.ids:
             return tuple((choice.token_ids or [])[:tokens])
-        return tuple(_PIECES.findall(choice.said)[:tokens])
+        return choice.pieces(tokens)
 
 
 async def set_up(

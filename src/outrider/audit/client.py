@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from outrider.audit.wire import Completion, Models, complaint, decode
+from outrider.audit.wire import Completion, Models, complaint, decode, one_line
 from outrider.errors import ConfigError, OutriderError, RequestError, TargetFailed
 
 __all__ = ["Endpoint", "Refused", "base_url", "connect"]
@@ -22,6 +22,7 @@ _MAX_WAITS: Final = 120  # for a busy server, per request
 _MAX_WAIT_S: Final = 30.0
 _READ_BYTES: Final = 64 * 1024
 _BUSY: Final = 429
+_REASON_CHARS: Final = 200
 
 
 class Refused(RequestError):
@@ -63,7 +64,8 @@ class Endpoint:
         """The id of the only model served.
 
         Raises:
-            RequestError: there are several, or the server lists none.
+            RequestError: there are several, or the server lists none, or one with an id that cannot
+                be shown as it is.
             TargetFailed: the server cannot be reached, or fails.
         """
         try:
@@ -71,12 +73,17 @@ class Endpoint:
         except Refused as error:
             raise RequestError(f"{error}; name the model with --model") from None
         models = decode(content, Models)
-        ids = [model.id for model in models.data] if models is not None else []
+        ids = models.ids if models is not None else []
         if len(ids) != 1:
             listed = (
                 f"lists {len(ids)} models ({', '.join(ids[:5])[:200]})" if ids else "lists none"
             )
             raise RequestError(f"{self.url}/models {listed}; name one with --model")
+        if models is not None and models.unfit:
+            raise RequestError(
+                f"{self.url}/models lists a model whose id is too long or holds control characters "
+                f"({ids[0]!r}); name it with --model, or rename it"
+            )
         return ids[0]
 
     async def complete(self, path: str, body: Mapping[str, Any]) -> Completion:
@@ -93,6 +100,12 @@ class Endpoint:
             raise TargetFailed(
                 f"{self.url}/{path} answered with no completion: {complaint(content)!r}; is it an "
                 "OpenAI-compatible server?"
+            )
+        longest = max(len(choice.token_ids or ()) for choice in completion.choices)
+        if longest > body["max_tokens"]:
+            raise TargetFailed(
+                f"{self.url}/{path} answered with {longest} tokens where at most "
+                f"{body['max_tokens']} were asked for; does it honour max_tokens?"
             )
         return completion
 
@@ -185,7 +198,8 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, OSError) and cause.errno and cause.strerror:
         # aiohttp puts the address into strerror; the numbers of name look-ups are negative
         return os.strerror(cause.errno) if cause.errno > 0 else cause.strerror
-    return str(error) or type(error).__name__
+    # A broken answer is quoted there.
+    return one_line(" ".join(str(error).split()), _REASON_CHARS) or type(error).__name__
 
 
 async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:

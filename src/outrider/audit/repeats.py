@@ -73,15 +73,9 @@ def _shown(
     one: int | str | None, other: int | str | None, ours: Choice, theirs: Choice
 ) -> tuple[str, str]:
     """What stands at the first difference: the token, and the text from there on."""
-    texts = (ours.said, theirs.said)
-    same = next(
-        (i for i, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]),
-        min(map(len, texts)),
-    )
     shown = []
-    for token, text in zip((one, other), texts, strict=True):
-        rest = text[same:]
-        cut = repr(rest[:_SHOWN_CHARS]) + ("..." if len(rest) > _SHOWN_CHARS else "")
+    for token, rest in ((one, ours.apart(theirs)), (other, theirs.apart(ours))):
+        cut = f"'{rest[:_SHOWN_CHARS]}'" + ("..." if len(rest) > _SHOWN_CHARS else "")
         if token is None:
             cut = "the end"
         shown.append(f"{token} {cut}" if isinstance(token, int) else cut)

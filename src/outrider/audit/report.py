@@ -1,15 +1,14 @@
-"""A report as a person reads it, and as a program does."""
+"""A report as a person reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from outrider.audit.arms import Drafts
 from outrider.audit.findings import (
     GreedyFinding,
     Report,
@@ -19,9 +18,17 @@ from outrider.audit.findings import (
     Verdict,
 )
 
-__all__ = ["as_json", "render"]
+__all__ = ["render"]
 
 _WORST_CELLS = 5
+_SHOWN_CLAIMS = 20
+_NAME_WIDTH = 12
+_NUMBERS = (
+    *("samples", "drafted", "cells", "G", "p", "adjusted"),
+    *("", "TV", "honest TV", "finds TV"),
+)
+_SPARE = ("cells", "G", "samples")
+"""Columns of the sampled part that a narrow terminal does without, the first to go first."""
 _STYLES = {
     Verdict.NO_DIFFERENCE: "bold green",
     Verdict.DIFFERS: "bold red",
@@ -39,7 +46,7 @@ def render(report: Report, console: Console) -> None:
         f"\nSampled: do the first {report.tokens} {unit} follow the same distribution?",
         "bold",
     )
-    console.print(_table(report))
+    console.print(_fitting(report, console))
     for finding in report.sampled:
         if finding.adjusted <= report.alpha:
             console.print(_worst(finding))
@@ -72,15 +79,32 @@ def _say(console: Console, line: str, style: str = "") -> None:
     console.print(Text(line, style=style))
 
 
-def _table(report: Report) -> Table:
-    table = Table("prompt", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    names = ("samples", "drafted", "cells", "G", "p", "adjusted", "", "TV", "honest TV", "finds TV")
-    for name in names:
+def _fitting(report: Report, console: Console) -> Table:
+    """The sampled part, without so many of the columns to spare that the rest fits."""
+    longest = max(len(finding.name) for finding in report.sampled)
+    room = console.width + max(0, longest - _NAME_WIDTH)  # a name may be shortened to this
+    unlimited = console.options.update(max_width=10 * console.width)
+    for left_out in range(len(_SPARE)):
+        table = _table(report, _SPARE[:left_out])
+        if Measurement.get(console, unlimited, table).maximum <= room:
+            return table
+    return _table(report, _SPARE)
+
+
+def _table(report: Report, without: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("prompt", min_width=_NAME_WIDTH)
+    shown = [index for index, name in enumerate(_NUMBERS) if name not in without]
+    for name in (_NUMBERS[index] for index in shown):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+
+    def add(name: Text, *cells: str | Text) -> None:
+        table.add_row(name, *(cells[index] for index in shown))
+
     for finding in report.sampled:
         compared = finding.comparison
         on, off = (int(size) for size in compared.counts.sum(axis=1))
-        table.add_row(
+        add(
             Text(finding.name, overflow="ellipsis", no_wrap=True),
             f"{on}+{off}",
             str(finding.drafts.drafted) if finding.drafts.told else "?",
@@ -95,8 +119,9 @@ def _table(report: Report) -> Table:
         )
     if len(report.sampled) > 1:
         all_of_them = report.together
-        table.add_row(
-            *(Text("all together", style="italic"), "", "", "", f"{all_of_them.g:.1f}"),
+        add(
+            Text("all together", style="italic"),
+            *("", "", "", f"{all_of_them.g:.1f}"),
             _probability(all_of_them.p_value),
             _probability(all_of_them.adjusted),
             _mark(all_of_them.adjusted, report.alpha),
@@ -163,90 +188,4 @@ def _claims(report: Report) -> list[str]:
         f"verification {method}, exact {exact}" + (f" ({reason})" if reason else "")
         for method, exact, reason in claims
         if method is not None
-    )
-
-
-def as_json(report: Report) -> dict[str, Any]:
-    """Everything in `report`, as plain values for a JSON file."""
-    return {
-        "verdict": report.verdict.value,
-        "reasons": list(report.reasons),
-        "url": report.url,
-        "baseline": report.baseline,
-        "model": report.model,
-        "token_ids": report.ids,
-        "samples": report.samples,
-        "tokens": report.tokens,
-        "alpha": report.alpha,
-        "retries": report.retries,
-        "drafted_without_speculation": report.plain_drafted,
-        "sampled": [_sampled_json(finding) for finding in report.sampled],
-        "together": {
-            "g": report.together.g,
-            "p_value": report.together.p_value,
-            "adjusted_p_value": report.together.adjusted,
-            "detectable_tv": report.together.detectable,
-        },
-        "greedy": [
-            {
-                "prompt": finding.name,
-                **_retold_json(finding.retold),
-                "repeats_without_speculation": finding.repeats,
-            }
-            for finding in report.greedy
-        ],
-        "greedy_drafts": _drafts_json(report.greedy_drafts),
-        "seeded": [
-            {
-                "prompt": finding.name,
-                "honoured": finding.honoured,
-                "promised": finding.promised,
-                **(_retold_json(finding.retold) if finding.retold is not None else {}),
-            }
-            for finding in report.seeded
-        ],
-    }
-
-
-def _sampled_json(finding: SampledFinding) -> dict[str, Any]:
-    compared = finding.comparison
-    return {
-        "prompt": finding.name,
-        "drafts": _drafts_json(finding.drafts),
-        "g": compared.g,
-        "p_value": compared.p_value,
-        "adjusted_p_value": finding.adjusted,
-        "tv": compared.tv,
-        "tv_floor": compared.tv_floor,
-        "detectable_tv": finding.detectable,
-        "cells": [
-            {
-                "begins": list(cell.pieces),
-                "whole": cell.whole,
-                "speculative": int(on),
-                "plain": int(off),
-            }
-            for cell, on, off in zip(compared.cells, *compared.counts, strict=True)
-        ],
-    }
-
-
-def _drafts_json(drafts: Drafts) -> dict[str, Any]:
-    return {
-        "told": drafts.told,
-        "drafted": drafts.drafted,
-        "accepted": drafts.accepted,
-        "claims": [
-            {"verification": method, "exact": exact, "reason": reason}
-            for method, exact, reason in sorted(drafts.claims, key=str)
-        ],
-    }
-
-
-def _retold_json(retold: Retold) -> dict[str, Any]:
-    return {
-        "length": retold.length,
-        "differs_at": retold.differs_at,
-        "speculative": retold.with_speculation,
-        "plain": retold.without,
-    }
+    )[:_SHOWN_CLAIMS]

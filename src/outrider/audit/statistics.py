@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Outcome = tuple[int | str, ...]
-"""The first tokens of a completion, as ids, or pieces of its text where there are no ids."""
+"""The first tokens of a completion, as ids, or (escaped) pieces of its text if there are no ids."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ class Cell:
         if not self.pieces:
             return "(empty)" if self.whole else "(all others)"
         if isinstance(self.pieces[0], str):
-            said = repr("".join(str(piece) for piece in self.pieces))
+            said = f"'{''.join(str(piece) for piece in self.pieces)}'"
         else:
             said = " ".join(str(piece) for piece in self.pieces)
         return said if self.whole else f"{said} ..."

@@ -1,17 +1,32 @@
-"""What is read of a server's answers. Everything else in them is ignored."""
+"""What is read of a server's answers. Everything else in them is ignored.
+
+The server is not trusted: every text that leaves this room is printable, on one line and of a
+limited length, and every number is in range, so that nobody else has to think of it.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from itertools import islice
+from typing import Annotated, Final, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-__all__ = ["Choice", "Completion", "Models", "Speculation", "complaint", "decode"]
+__all__ = ["Choice", "Completion", "Models", "Speculation", "complaint", "decode", "one_line"]
 
-_COMPLAINT_CHARS = 300
+_COMPLAINT_CHARS: Final = 300
+_ID_CHARS: Final = 256
+_CLAIM_CHARS: Final = 200
+_PIECE_CHARS: Final = 200
+# What is longer than a piece is cut into several, not off: its end may be what differs.
+_PIECES: Final = re.compile(
+    rf"\s{{0,{_PIECE_CHARS // 2}}}\S{{1,{_PIECE_CHARS // 2}}}|\s{{1,{_PIECE_CHARS // 2}}}"
+)
 
 T = TypeVar("T")
+
+_Count = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class _Model(Struct):
@@ -23,6 +38,16 @@ class Models(Struct):
 
     data: list[_Model]
 
+    @property
+    def ids(self) -> list[str]:
+        """Fit to be shown; see `unfit`."""
+        return [one_line(model.id, _ID_CHARS) for model in self.data]
+
+    @property
+    def unfit(self) -> bool:
+        """Some of `ids` are not what the server calls its models, so it would not know them."""
+        return any(model.id != shown for model, shown in zip(self.data, self.ids, strict=True))
+
 
 class _Message(Struct):
     content: str | None = None
@@ -33,28 +58,48 @@ class Choice(Struct):
 
     text: str | None = None
     message: _Message | None = None
-    token_ids: list[int] | None = None
+    token_ids: list[_Count] | None = None
+
+    def pieces(self, count: int | None = None) -> tuple[str, ...]:
+        """The first `count` words of its text, each with the space before it.
+
+        Escaped as in a Python literal, which keeps different texts different.
+        """
+        found = islice(_PIECES.finditer(self._text), count)
+        return tuple(_escaped(piece.group()) for piece in found)
+
+    def apart(self, other: Choice) -> str:
+        """Its text from where it is not `other`'s any more, escaped as in `pieces`."""
+        mine, others = self._text, other._text
+        pairs = enumerate(zip(mine, others, strict=False))
+        shorter = min(len(mine), len(others))
+        return _escaped(mine[next((at for at, (a, b) in pairs if a != b), shorter) :])
 
     @property
-    def said(self) -> str:
+    def _text(self) -> str:
         return self.text or (self.message.content if self.message else None) or ""
 
 
 class Speculation(Struct):
     """Outrider's account of a response."""
 
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    drafted_tokens: _Count = 0
+    accepted_tokens: _Count = 0
     verification: str | None = None
     exact: str | None = None
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        self.verification = _claim(self.verification)
+        self.exact = _claim(self.exact)
+        self.reason = _claim(self.reason)
 
 
 class _Timings(Struct):
     """llama-server's."""
 
-    draft_n: int = 0
-    draft_n_accepted: int = 0
+    draft_n: _Count = 0
+    draft_n_accepted: _Count = 0
 
 
 class Completion(Struct):
@@ -76,7 +121,7 @@ def decode(content: bytes, kind: type[T]) -> T | None:
     """`content` as a `kind`, or None if it is none."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -87,5 +132,21 @@ def complaint(content: bytes) -> str:
         if isinstance(said, dict) and key in said:
             said = said[key]
     text = said if isinstance(said, str) else content.decode("utf-8", "replace")
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _COMPLAINT_CHARS else f"{line[:_COMPLAINT_CHARS]}..."
+    return one_line(" ".join(one_line(text, len(text)).split()), _COMPLAINT_CHARS)
+
+
+def one_line(text: str, chars: int) -> str:
+    """`text` with a space for all that is not printable, and cut behind `chars` characters."""
+    line = "".join(c if c.isprintable() else " " for c in text[:chars])
+    return line if len(text) <= chars else f"{line}..."
+
+
+def _claim(text: str | None) -> str | None:
+    return None if text is None else one_line(text, _CLAIM_CHARS)
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from outrider.audit import (
     run_audit,
 )
 from outrider.audit import Progress as Advance
+from outrider.errors import ConfigError
 
 __all__ = ["audit"]
 
@@ -190,6 +192,8 @@ def audit(
     Exit codes: 0 no difference found, 1 it differs or the audit failed,
     2 misused, 3 inconclusive (such as when nothing was drafted).
     """
+    if json_file is not None:
+        _check_writable(json_file)
     params = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     params |= dict(_parameter(given) for given in param or [])
     speculation = {"drafter": drafter, "verification": verification, "max_lookahead": max_lookahead}
@@ -215,8 +219,25 @@ def audit(
         report = asyncio.run(run_audit(plan, np.random.default_rng(seed), advance))
     render(report, Console(highlight=False))
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(report), indent=2) + "\n", encoding="utf-8")
+        _write(json_file, as_json(report))
     raise typer.Exit(_EXIT_CODES[report.verdict])
+
+
+def _check_writable(file: Path) -> None:
+    """Tell at once what would otherwise be told after an hour. Nothing is written yet."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"cannot write {file}: there is no folder {file.parent}; make it first")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"cannot write {file}; name a file in a folder of yours with --json")
+
+
+def _write(file: Path, values: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {file}: {error.strerror}; the report is above, and nowhere else"
+        ) from None
 
 
 def _parameter(given: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from outrider.drafters.base import SessionView
-from outrider.drafters.picker import Picker
+from outrider.drafters.picker import Picker, Sampling
 from outrider.engine import Feed, Job, Lane, StepInfo
 from outrider.errors import DraftFailed, Overloaded
 from outrider.sampling import History
@@ -55,7 +55,7 @@ class ModelDrafter:
 
     async def prepare(self, view: SessionView) -> None:
         held = await self._hold(view)
-        if view.length - held.committed > _UNREAD:
+        if view.length - held.read > _UNREAD:
             await self._run(_Read(self._lane, held, view))
 
     async def draw(self, view: SessionView, max_tokens: int) -> Draft | SampledDraft:
@@ -75,7 +75,7 @@ class ModelDrafter:
         if max_tokens < 1:
             return NO_DRAFT
         held = await self._hold(view)
-        picker = Picker(view, self._eos_token_ids, rng, self._sampler)
+        picker = Picker(held.sampling, rng)
         job = _Propose(self._lane, held, view, max_tokens, self._vocab_size, picker)
         await self._run(job)
         return picker.draft(self._info.name)
@@ -87,9 +87,11 @@ class ModelDrafter:
                 slot = await self._lane.allocate()
             except Overloaded as error:
                 raise DraftFailed(f"{self._info.name}: {error}") from None
-            history = History(view.tokens[: view.prompt_length])
-            held = _Held(slot, history)
-            self._sessions[view.session_id] = held
+            held = self._sessions[view.session_id] = _Held(
+                slot,
+                Sampling(view, self._eos_token_ids, self._sampler),
+                History(view.tokens[: view.prompt_length]),
+            )
         return held
 
     async def _run(self, job: _DraftJob) -> None:
@@ -98,6 +100,7 @@ class ModelDrafter:
             await job.done
         finally:
             job.cancel()
+        job.held.read = job.view.length
 
 
 @dataclass(slots=True)
@@ -106,13 +109,17 @@ class _Held:
 
     Attributes:
         slot: of the cache, which holds a part of the history from its start.
+        sampling: how its drafts are sampled.
         history: the committed tokens that were seen, and what was drafted behind them.
         committed: how many of them were committed when it was last caught up; 0 at first.
+        read: tokens that the model has surely gone through; more than these if a job failed.
     """
 
     slot: int
+    sampling: Sampling
     history: History
     committed: int = 0
+    read: int = 0
 
 
 class _DraftJob(Job):
@@ -122,8 +129,8 @@ class _DraftJob(Job):
         super().__init__(held.slot)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cache = lane.cache
-        self._held = held
-        self._view = view
+        self.held = held
+        self.view = view
 
     def fail(self, error: Exception) -> None:
         self.tell(self._settle, DraftFailed(f"{type(error).__name__}: {error}"))
@@ -133,7 +140,7 @@ class _DraftJob(Job):
 
         Only tokens that are new since the last time are compared.
         """
-        held, view = self._held, self._view
+        held, view = self.held, self.view
         history = held.history
         known = held.committed
         end = min(len(history), view.length)
@@ -163,9 +170,9 @@ class _Read(_DraftJob):
     def feed(self) -> Feed | None:
         if not self._begun:
             self._begun = True
-            cached, last = self._catch_up(), self._view.length - 1
+            cached, last = self._catch_up(), self.view.length - 1
             if cached < last:
-                return Feed(self._view.tokens[cached:last], 0)
+                return Feed(self.view.tokens[cached:last], 0)
         self.tell(self._settle)
         return None
 
@@ -195,14 +202,14 @@ class _Propose(_DraftJob):
         if not self._begun:
             self._begun = True
             cached = self._catch_up()
-            return Feed(self._view.tokens[cached : self._view.length], 1)
+            return Feed(self.view.tokens[cached : self.view.length], 1)
         if self._picker.done(self._max_tokens):
             self.tell(self._settle)
             return None
-        return Feed(self._held.history.tokens[-1:], 1)
+        return Feed(self.held.history.tokens[-1:], 1)
 
     def take(self, logits: torch.Tensor, step: StepInfo) -> None:
-        self._picker.pick(logits[0, : self._vocab_size], self._held.history)
+        self._picker.pick(logits[0, : self._vocab_size], self.held.history)
 
     def fail(self, error: Exception) -> None:
         if len(self._picker) > 0:

@@ -7,41 +7,56 @@ from typing import Any
 import numpy as np
 
 from outrider.drafters.base import SessionView
-from outrider.sampling import History, SamplerFactory, TokenSampler
+from outrider.sampling import History, Sampler, SamplerFactory, TokenSampler
 from outrider.types import DRAFT_TOTAL, NO_DRAFT, Draft, DraftRow, SampledDraft
 from outrider.verify import declare, draw
 
-__all__ = ["DRAFT_SUPPORT", "Picker"]
+__all__ = ["DRAFT_SUPPORT", "Picker", "Sampling"]
 
 DRAFT_SUPPORT = 256
 """Tokens that a declared distribution keeps."""
 
 
-class Picker:
-    """Picks the tokens of one draft.
+class Sampling:
+    """How the drafts of one session are sampled: made once, since some parameters take long.
 
-    It processes rows as the target does, penalties and all, since drafts that look like the
+    Rows are processed as the target does, penalties and all, since drafts that look like the
     target's output are accepted more often.
 
     Args:
-        view: whose draft it is.
+        view: of the session.
         eos_token_ids: of the target.
-        rng: with one, tokens are drawn from it and their distributions declared; without, they are
-            sampled with the session's own noise, greedily at temperature 0.
         sampler: makes the sampler for the kind of rows that the draft model has.
+
+    Attributes:
+        sampler: with the session's own noise.
+        end_token_ids: ids behind which there is nothing to draft.
     """
 
     def __init__(
         self,
         view: SessionView,
         eos_token_ids: frozenset[int],
-        rng: np.random.Generator | None = None,
         sampler: SamplerFactory = TokenSampler,
     ) -> None:
-        self._ends = view.sampling.end_token_ids(eos_token_ids)
-        self._sampler = sampler(
-            view.sampling, view.noise_key, view.choice, end_token_ids=self._ends
+        self.end_token_ids = view.sampling.end_token_ids(eos_token_ids)
+        self.sampler: Sampler = sampler(
+            view.sampling, view.noise_key, view.choice, end_token_ids=self.end_token_ids
         )
+
+
+class Picker:
+    """Picks the tokens of one draft.
+
+    Args:
+        sampling: of the session.
+        rng: with one, tokens are drawn from it and their distributions declared; without, they are
+            sampled with the session's own noise, greedily at temperature 0.
+    """
+
+    def __init__(self, sampling: Sampling, rng: np.random.Generator | None = None) -> None:
+        self._ends = sampling.end_token_ids
+        self._sampler = sampling.sampler
         self._rng = rng
         self._token_ids: list[int] = []
         self._rows: list[DraftRow] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from outrider.drafters.base import SessionView
-from outrider.drafters.picker import Picker
+from outrider.drafters.picker import Picker, Sampling
+from outrider.errors import DraftFailed, OutriderError
 from outrider.models.table import TableModel
 from outrider.sampling import History
 from outrider.types import Draft, DrafterInfo, SampledDraft
@@ -50,9 +51,13 @@ class TableDrafter:
     def _pick(
         self, view: SessionView, max_tokens: int, rng: np.random.Generator | None
     ) -> Draft | SampledDraft:
-        picker = Picker(view, self._model.eos_token_ids, rng)
+        picker = Picker(Sampling(view, self._model.eos_token_ids), rng)
         start = view.prompt_length
         history = History(view.tokens[:start], view.tokens[start : view.length])
-        while not picker.done(max_tokens):
-            picker.pick(self._model.logits(history.tokens, len(history)), history)
+        try:
+            while not picker.done(max_tokens):
+                picker.pick(self._model.logits(history.tokens, len(history)), history)
+        except OutriderError as error:
+            if not len(picker):
+                raise DraftFailed(str(error)) from None
         return picker.draft(self._name)

@@ -64,6 +64,7 @@ class LogprobsWriter:
     def __init__(self, tokenizer: Tokenizer, chat: bool) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
+        self._spelled: dict[int, tuple[str, Sequence[int] | None]] = {}
 
     def write(
         self, entries: Sequence[TokenLogprobs], offsets: Sequence[int]
@@ -99,10 +100,15 @@ class LogprobsWriter:
 
     def _spell(self, token_id: int) -> tuple[str, Sequence[int] | None]:
         """A token's own text, broken characters replaced, and its exact bytes, if it has any."""
-        raw = self._tokenizer.token_bytes(token_id)
-        if raw is None:
-            return self._tokenizer.decode([token_id], skip_special_tokens=False), None
-        return raw.decode("utf-8", "replace"), list(raw)
+        found = self._spelled.get(token_id)
+        if found is None:
+            raw = self._tokenizer.token_bytes(token_id)
+            if raw is None:
+                found = (self._tokenizer.decode([token_id], skip_special_tokens=False), None)
+            else:
+                found = (raw.decode("utf-8", "replace"), list(raw))
+            self._spelled[token_id] = found
+        return found
 
 
 def _number(logprob: float) -> float:

@@ -15,6 +15,7 @@ from outrider.gateway.schemas import (
     SpeculationOptions,
 )
 from outrider.gateway.service import Service
+from outrider.sampling import MAX_LOGIT_BIAS
 from outrider.types import LogprobsMode, SamplingParams, TokenIds, VerificationMethod
 
 __all__ = ["sampling_of", "stops_of", "verification_of"]
@@ -100,6 +101,11 @@ def _or(value: float | None, default: float) -> float:
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
+    if len(given) > MAX_LOGIT_BIAS:
+        raise RequestError(
+            f"logit_bias has {len(given)} entries; at most {MAX_LOGIT_BIAS} are allowed",
+            param="logit_bias",
+        )
     for key in given:
         if _ID.fullmatch(key) is None:
             raise RequestError(

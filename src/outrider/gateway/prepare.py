@@ -152,6 +152,7 @@ async def _job(
             detokenizer = service.tokenizer.detokenizer(() if chat else prompt)
             choices.append(Choice(len(choices), session, detokenizer, StopStrings(stops)))
             await asyncio.sleep(0)  # many copies with large sets of ids take long to check
+    _check_entries(service, choices)
     options = request.stream_options
     return Job(
         choices=choices,
@@ -164,6 +165,22 @@ async def _job(
         speculation=speculation,
         logprobs=None if sampling.logprobs is None else LogprobsWriter(service.tokenizer, chat),
     )
+
+
+def _check_entries(service: Service, choices: Sequence[Choice]) -> None:
+    samplings = [choice.session.opening.sampling for choice in choices]
+    entries = sum(
+        (1 + sampling.logprobs) * sampling.max_tokens
+        for sampling in samplings
+        if sampling.logprobs is not None
+    )
+    limit = service.settings.limits.max_logprob_entries
+    if entries > limit:
+        raise RequestError(
+            f"logprobs would be up to {entries} entries over all choices; at most {limit} are sent "
+            "(limits.max_logprob_entries): ask for fewer choices, tokens or likely tokens",
+            param="logprobs",
+        )
 
 
 def _budget(service: Service, prompt: TokenIds, asked: int | None) -> int:

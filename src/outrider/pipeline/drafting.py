@@ -191,13 +191,17 @@ class Drafting:
         return NO_DRAFT
 
     async def _draw(self, max_tokens: int) -> Draft | SampledDraft | None:
-        """A draft for ratio verification, however long it takes; None if it failed.
+        """A draft for ratio verification, however long it takes; None if nothing was drawn.
 
-        After a failure that may have lost a drawn draft, the session matches.
+        After a fault that may have lost a drawn draft, the session matches.
         """
-        view = self._session.view()
+        view, most = self._session.view(), min(max_tokens, self._room())
         try:
-            draft = await self._declaring.draw(view, min(max_tokens, self._room()))
+            draft = await self._declaring.draw(view, most)
+            self._check_draft(draft, most)
+        except DraftFailed as error:
+            self._record_failure(str(error))
+            return None
         except Exception as error:  # as above
             self._draws_lost = True
             self._record_failure(f"{type(error).__name__}: {error}")
@@ -207,6 +211,16 @@ class Drafting:
                 return Draft(draft.token_ids, draft.source)  # to be matched, which is always exact
             self._drawn = draft
         return draft
+
+    def _check_draft(self, draft: Draft | SampledDraft, most: int) -> None:
+        """Raise `ValueError` for a drawn draft that is no draft; it may not simply be dropped."""
+        if isinstance(draft, SampledDraft) and not (0 < len(draft.rows) == len(draft) <= most):
+            raise ValueError(
+                f"{len(draft)} tokens with {len(draft.rows)} rows were drawn; at most {most} were "
+                "asked for, each with its row"
+            )
+        if not all(0 <= token_id < self._vocab_size for token_id in draft.token_ids):
+            raise ValueError(f"the drafted ids {draft.token_ids} lie outside the vocabulary")
 
     def _fits(self, draft: SampledDraft) -> bool:
         """Whether what this drafter drew, here and before, fits what it declared."""

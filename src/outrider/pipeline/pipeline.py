@@ -240,10 +240,12 @@ class Pipeline:
     ) -> None:
         """Refuse a ratio rule that was asked for by name where it could not be kept to."""
         info = None if drafter is None else self._drafters[drafter][1]
-        if wanted.ratio and choose_method(sampling, info, wanted, trusted=True) is not wanted:
+        trusted = drafter is not None and not self._calibrations[drafter].tripped
+        if wanted.ratio and choose_method(sampling, info, wanted, trusted=trusted) is not wanted:
             raise RequestError(
                 f"verification is {wanted}, which needs a temperature above 0, no seed, and a "
-                "draft model of this process; leave it out, or send matching",
+                "draft model of this process that draws what it declares; leave it out, or send "
+                "matching",
                 param="speculation.verification",
             )
 

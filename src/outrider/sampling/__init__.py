@@ -4,10 +4,11 @@ from outrider.sampling.history import History, TokenMask
 from outrider.sampling.noise import gumbel, noise_key, uniforms
 from outrider.sampling.processors import Processors
 from outrider.sampling.sampler import Sampler, SamplerFactory, TokenSampler
-from outrider.sampling.validate import validate
+from outrider.sampling.validate import MAX_LOGIT_BIAS, validate
 from outrider.sampling.warp import Support, warp
 
 __all__ = [
+    "MAX_LOGIT_BIAS",
     "History",
     "Processors",
     "Sampler",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from outrider.sampling.select import top_k
 from outrider.sampling.warp import Support
 from outrider.types import TokenLogprobs
 
@@ -22,7 +21,7 @@ def token_logprobs(support: Support, token_id: int, count: int) -> TokenLogprobs
         token_id: the output token.
         count: likeliest tokens wanted; fewer come if the support has fewer of any probability.
     """
-    likeliest = support.ids[top_k(support.logits, count)] if count else _NONE
+    likeliest = support.ids[support.largest(count)] if count else _NONE
     values = support.log_probs_at(likeliest)
     order = np.argsort(-values, kind="stable")
     order = order[np.isfinite(values[order])]

@@ -27,6 +27,7 @@ __all__ = [
     "counters_of",
     "gumbel",
     "hash_into",
+    "leading_bits_into",
     "noise_key",
     "stream",
     "to_gumbel",
@@ -66,7 +67,7 @@ def uniforms(key: int, choice: int, position: int, token_ids: I64) -> F64:
         token_ids: int64, shape [m], ids in the target's vocabulary.
     """
     hashed = counters_of(token_ids)
-    hash_into(hashed, stream(key, choice, position), np.empty_like(hashed))
+    hash_into(hashed, hashed, stream(key, choice, position), np.empty_like(hashed))
     # The half keeps the value off 0, and the limit off 1, to which the largest would round.
     uniform = ((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return np.minimum(uniform, LARGEST_UNIFORM)
@@ -106,21 +107,27 @@ def counters(vocab_size: int) -> U64:
     return steps
 
 
-def hash_into(state: U64, start: int, scratch: U64) -> None:
-    """Turn counters into hashes, in place.
+def hash_into(hashed: U64, counted: U64, start: int, scratch: U64) -> None:
+    """Hash the counters of some ids.
 
     Args:
-        state: shape [m], counters of the ids wanted.
+        hashed: shape [m], overwritten with the hashes; may be `counted` itself.
+        counted: shape [m], see `counters`.
         start: of the stream.
         scratch: shape [m], overwritten.
     """
-    state += np.uint64(start)
+    leading_bits_into(hashed, counted, start, scratch)
+    np.right_shift(hashed, np.uint64(31), out=scratch)
+    hashed ^= scratch
+
+
+def leading_bits_into(hashed: U64, counted: U64, start: int, scratch: U64) -> None:
+    """The same but for the last turn of the hash, which leaves the highest 31 bits as they are."""
+    np.add(counted, np.uint64(start), out=hashed)
     for shift, factor in ((30, MIX_1), (27, MIX_2)):
-        np.right_shift(state, np.uint64(shift), out=scratch)
-        state ^= scratch
-        state *= np.uint64(factor)
-    np.right_shift(state, np.uint64(31), out=scratch)
-    state ^= scratch
+        np.right_shift(hashed, np.uint64(shift), out=scratch)
+        hashed ^= scratch
+        hashed *= np.uint64(factor)
 
 
 def _mix(value: int) -> int:

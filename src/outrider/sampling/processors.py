@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from outrider.errors import RequestError
 from outrider.sampling.history import History
-from outrider.types import SamplingParams
+from outrider.types import SamplingParams, TokenIds
 
 __all__ = ["Change", "Edit", "Processors"]
 
@@ -74,8 +74,12 @@ class Processors:
 
     def __init__(self, params: SamplingParams, end_token_ids: frozenset[int] = frozenset()) -> None:
         self._params = params
-        self._bad_sequences = [word for word in params.bad_words if len(word) > 1]
-        self._ends = Edit(Change.EXCLUDE, _ids(sorted(end_token_ids)))
+        # By the token in front of the last, so that few are looked at behind any other.
+        self._bad_sequences: dict[int, list[TokenIds]] = {}
+        for word in params.bad_words:
+            if len(word) > 1:
+                self._bad_sequences.setdefault(word[-2], []).append(word)
+        self._ends = Edit(Change.EXCLUDE, np.sort(_ids(end_token_ids)))
         self._penalties = (
             params.repetition_penalty != 1.0
             or params.presence_penalty != 0.0
@@ -119,7 +123,9 @@ class Processors:
         """
         if history.mask is not None:
             yield Edit(Change.EXCLUDE, ~history.mask.allowed())
-        ended = [word[-1] for word in self._bad_sequences if history.output_ends_with(word[:-1])]
+        last = history.tokens[-1] if history.output_length else -1
+        ahead = self._bad_sequences.get(last, ())
+        ended = [word[-1] for word in ahead if history.output_ends_with(word[:-1])]
         if ended:
             yield Edit(Change.EXCLUDE, _ids(ended))
         if self._holds_back(history):
@@ -138,7 +144,7 @@ class Processors:
     def _fixed(self) -> Iterator[Edit]:
         params = self._params
         if params.allowed_token_ids is not None:
-            yield Edit(Change.KEEP, _ids(sorted(params.allowed_token_ids)))
+            yield Edit(Change.KEEP, np.sort(_ids(params.allowed_token_ids)))
         bad_tokens = [word[0] for word in params.bad_words if len(word) == 1]
         if bad_tokens:
             yield Edit(Change.EXCLUDE, _ids(bad_tokens))

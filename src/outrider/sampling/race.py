@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from outrider.sampling.noise import counters, counters_of, gumbel, hash_into, stream
-from outrider.sampling.select import BLOCK, block_maxima
+from outrider.sampling.noise import counters, counters_of, gumbel, leading_bits_into, stream
+from outrider.sampling.select import BLOCK
 from outrider.sampling.warp import Support
 
 __all__ = ["winner"]
@@ -25,8 +25,8 @@ U64 = npt.NDArray[np.uint64]
 _LARGE = 16 * BLOCK
 """Supports from this size on are screened."""
 
-_SEEDS = 4
-"""Blocks whose tokens give the bound."""
+_SEEDS = 16
+"""Blocks whose likeliest tokens give the bound."""
 
 _STRIDE = 64
 """Blocks hashed at a time: few enough to stay in the processor's cache."""
@@ -45,10 +45,8 @@ def winner(support: Support, key: int, choice: int, position: int) -> int:
     place = (key, choice, position)
     if support.size < _LARGE:
         return _race(support, place)[0]
-    maxima = block_maxima(support.logits)
-    leading = np.argpartition(maxima, maxima.size - _SEEDS)[maxima.size - _SEEDS :]
-    indices = np.sort((leading[:, None] * BLOCK + np.arange(BLOCK)).ravel())
-    _, bound = _race(support.keep(indices[indices < support.size]), place)
+    maxima = support.block_maxima
+    _, bound = _race(support.keep(_likely(support.logits, maxima)), place)
     bound -= _MARGIN * max(abs(bound), 1.0)
     bars = _bars(Support(None, maxima, support.top, support.temperature).log_weights() - bound)
     return _race(support.keep(_passing(support, bars, stream(*place))), place)[0]
@@ -62,8 +60,18 @@ def _race(support: Support, place: tuple[int, int, int]) -> tuple[int, float]:
     return int(ids[index]), float(scores[index])
 
 
+def _likely(logits: npt.NDArray[np.floating], maxima: npt.NDArray[np.floating]) -> I64:
+    """Indices of some of the likeliest tokens, the likeliest of all among them, ascending."""
+    blocks = np.sort(np.argpartition(maxima, maxima.size - _SEEDS)[maxima.size - _SEEDS :])
+    least = maxima[blocks].min()
+    indices = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+    indices = indices[indices < logits.size]
+    likely: I64 = indices[logits[indices] >= least]
+    return likely
+
+
 def _bars(leads: F64) -> U64:
-    """Hashes below these cannot win; uint64 of shape [blocks].
+    """Leading bits of hashes below these cannot win; uint64 of shape [blocks].
 
     Noise exceeds x where the uniform exceeds exp(-exp(-x)), that is, where the uniform's distance
     from 1 is less than -expm1(-exp(-x)).
@@ -73,14 +81,14 @@ def _bars(leads: F64) -> U64:
     """
     with np.errstate(over="ignore", under="ignore"):
         distance = -np.expm1(-np.exp(leads)) * (1 + _MARGIN)
-    # A uniform drops the lowest 11 bits of its hash, and two more cover the rounding here.
-    reach = distance * 2.0**64 + 2.0**13
+    # Of the hashes only the highest 31 bits are compared; a little more covers the rounding here.
+    reach = distance * 2.0**64 + 2.0**33 + 2.0**13
     some_fail = reach < 2.0**64
     return np.where(some_fail, ~np.where(some_fail, reach, 0.0).astype(np.uint64), np.uint64(0))
 
 
 def _passing(support: Support, bars: U64, start: int) -> I64:
-    """Indices into `support` whose hash reaches the bar of their block, ascending."""
+    """Indices into `support` whose leading bits reach the bar of their block, ascending."""
     ids = support.token_ids
     steps = counters(support.size) if ids is None else counters_of(ids)
     state = np.empty(_STRIDE * BLOCK, dtype=np.uint64)
@@ -90,8 +98,8 @@ def _passing(support: Support, bars: U64, start: int) -> I64:
         begin = first * BLOCK
         part = steps[begin : begin + state.size]
         hashed = state[: part.size]
-        np.copyto(hashed, part)
-        hash_into(hashed, start, scratch[: part.size])
-        of_block = np.repeat(bars[first : first + _STRIDE], BLOCK)[: part.size]
-        passed.append(np.flatnonzero(hashed >= of_block) + begin)
+        leading_bits_into(hashed, part, start, scratch[: part.size])
+        # The lowest bar of the stride leaves few, and only those look for their own.
+        few = np.flatnonzero(hashed >= bars[first : first + _STRIDE].min())
+        passed.append(begin + few[hashed[few] >= bars[first + few // BLOCK]])
     return np.concatenate(passed)

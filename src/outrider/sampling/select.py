@@ -32,21 +32,24 @@ def block_maxima(values: Values) -> Values:
     return maxima
 
 
-def top_k(values: Values, k: int) -> I64:
+def top_k(values: Values, k: int, maxima: Values) -> I64:
     """Indices of the k largest values, ascending; shape [min(k, m)].
 
-    The k-th largest of the block maxima is no larger than the k-th largest value, so one pass for
-    the maxima and one comparison leave few values to partition.
+    The k-th largest of the block maxima is no larger than the k-th largest value, so one comparison
+    leaves few values to partition.
+
+    Args:
+        values: shape [m].
+        k: how many, at least 1.
+        maxima: their `block_maxima`.
     """
     if k >= values.size:
         return np.arange(values.size, dtype=np.int64)
     candidates: I64 | None = None
-    if values.size >= 8 * BLOCK:
-        maxima = block_maxima(values)
-        if k <= maxima.size // 2:
-            bound = np.partition(maxima, maxima.size - k)[maxima.size - k]
-            candidates = np.flatnonzero(values >= bound)
-            values = values[candidates]
+    if k <= maxima.size // 2:
+        bound = np.partition(maxima, maxima.size - k)[maxima.size - k]
+        candidates = np.flatnonzero(values >= bound)
+        values = values[candidates]
     threshold = np.partition(values, values.size - k)[values.size - k]
     above = np.flatnonzero(values > threshold)
     ties = np.flatnonzero(values == threshold)[: k - above.size]

@@ -6,11 +6,20 @@ from collections.abc import Collection
 from outrider.errors import RequestError
 from outrider.types import SamplingParams
 
-__all__ = ["MAX_BAD_WORDS", "MAX_LOGIT_BIAS", "MAX_STOP_TOKEN_IDS", "validate"]
+__all__ = [
+    "MAX_BAD_WORDS",
+    "MAX_BAD_WORD_TOKENS",
+    "MAX_LOGIT_BIAS",
+    "MAX_STOP_TOKEN_IDS",
+    "validate",
+]
 
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 1024
+
+MAX_BAD_WORD_TOKENS = 8192
+"""Tokens of all bad words together: at the worst, so many are compared for every row."""
 """Sequences of ids; a word of a caller may stand for several."""
 
 
@@ -28,7 +37,7 @@ def _check_numbers(params: SamplingParams) -> None:
     _number("temperature", params.temperature, 0.0, 100.0)
     _number("top_p", params.top_p, 0.0, 1.0, low_open=True)
     _number("min_p", params.min_p, 0.0, 1.0)
-    _number("repetition_penalty", params.repetition_penalty, 0.0, 10.0, low_open=True)
+    _number("repetition_penalty", params.repetition_penalty, 0.01, 10.0)
     _number("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _number("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
     _at_most("logit_bias", params.logit_bias, MAX_LOGIT_BIAS)
@@ -72,6 +81,13 @@ def _check_token_ids(params: SamplingParams, vocab_size: int) -> None:
     _in_vocabulary("stop_token_ids", params.stop_token_ids, vocab_size)
     _in_vocabulary("logit_bias", params.logit_bias, vocab_size)
     _at_most("bad_words", params.bad_words, MAX_BAD_WORDS)
+    size = sum(len(sequence) for sequence in params.bad_words)
+    if size > MAX_BAD_WORD_TOKENS:
+        raise RequestError(
+            f"bad_words have {size} tokens together, spelled with and without a space; at most "
+            f"{MAX_BAD_WORD_TOKENS} are taken",
+            param="bad_words",
+        )
     for sequence in params.bad_words:
         if not sequence:
             raise RequestError(

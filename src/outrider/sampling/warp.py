@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from outrider.errors import TargetFailed
-from outrider.sampling.select import nucleus, top_k
+from outrider.sampling.select import block_maxima, nucleus, top_k
 from outrider.types import SamplingParams
 
 __all__ = ["Support", "check_top", "truncate", "warp"]
@@ -62,9 +62,13 @@ class Support:
         ids = indices if self.token_ids is None else self.token_ids[indices]
         return Support(ids, self.logits[indices], self.top, self.temperature)
 
+    def largest(self, count: int) -> I64:
+        """Indices of the `count` likeliest tokens, ascending, the lowest of equals first."""
+        return top_k(self.logits, count, self.block_maxima)
+
     def head(self, size: int) -> Support:
         """The distribution on the `size` likeliest tokens alone."""
-        return self if size >= self.size else self.keep(top_k(self.logits, size))
+        return self if size >= self.size else self.keep(self.largest(size))
 
     def log_weights(self) -> F64:
         """Log probabilities up to one additive constant, float64 of shape [m]."""
@@ -77,14 +81,19 @@ class Support:
             within: size of the row whose weights these shall equal, if they are some of them.
         """
         if self.logits.dtype == np.float32 and max(self.size, within) > _SMALL:
-            scaled = self.logits - np.float32(self.top)
-            if self.temperature != 1.0:
-                with np.errstate(over="ignore"):
+            with np.errstate(over="ignore"):
+                scaled = self.logits - np.float32(self.top)
+                if self.temperature != 1.0:
                     scaled *= np.float32(1.0 / max(self.temperature, 1e-30))
             np.exp(scaled, out=scaled)
             return scaled
         weights: Values = np.exp(self.log_weights())
         return weights
+
+    @cached_property
+    def block_maxima(self) -> Values:
+        """See `select.block_maxima`."""
+        return block_maxima(self.logits)
 
     @cached_property
     def total(self) -> float:
@@ -136,12 +145,14 @@ def warp(logits: Values, params: SamplingParams) -> Support:
     Raises:
         TargetFailed: the row has a NaN, +inf, or no finite entry.
     """
-    best = int(np.argmax(logits))  # the first of equals; a NaN counts as the largest
-    top = float(logits[best])
-    check_top(top)
     if params.greedy:
-        return Support(np.array([best]), logits[best : best + 1], top, 1.0)
-    return truncate(Support(None, logits, top, params.temperature), params)
+        best = int(np.argmax(logits))  # the first of equals; a NaN counts as the largest
+        check_top(float(logits[best]))
+        return Support(np.array([best]), logits[best : best + 1], float(logits[best]), 1.0)
+    support = Support(None, logits, np.nan, params.temperature)
+    support.top = float(support.block_maxima.max())  # a NaN here as well
+    check_top(support.top)
+    return truncate(support, params)
 
 
 def check_top(top: float) -> None:
@@ -155,7 +166,7 @@ def truncate(support: Support, params: SamplingParams) -> Support:
     if params.min_p > 0:
         support = _min_p(support, params.min_p)
     if 0 < params.top_k < support.size:
-        support = support.keep(top_k(support.logits, params.top_k))
+        support = support.keep(support.largest(params.top_k))
     if params.top_p < 1:
         weights = support.weights()
         total = float(weights.sum(dtype=np.float64))

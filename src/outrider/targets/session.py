@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from outrider.errors import SessionLost, StaleRound
+from outrider.errors import OutriderError, SessionLost, StaleRound
 from outrider.sampling import History, SamplerFactory, Support, TokenSampler, uniforms
 from outrider.targets.base import OpenRequest
 from outrider.types import (
@@ -26,6 +27,25 @@ __all__ = ["TargetSession"]
 
 Rows = Any
 """Rows of logits, by index and in order, of the kind that the session's sampler reads."""
+
+
+class _DeadEnd:
+    """A row without a distribution: no token is left there, or the model failed.
+
+    Its prefix may be one that the target never emits, so this is no error yet. To a ratio rule it
+    is a row whose whole mass lies outside what can be drafted; to pick a token from it raises.
+    """
+
+    token_ids = None
+
+    def __init__(self, error: OutriderError) -> None:
+        self._error = error
+
+    def probs_at(self, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return np.zeros(token_ids.size)
+
+    def probs(self) -> npt.NDArray[np.float64]:
+        raise self._error
 
 
 class TargetSession:
@@ -154,8 +174,11 @@ class TargetSession:
         def sample(index: int) -> int:
             return self._sampler.sample(rows[index], behind(index))
 
-        def support(index: int) -> Support:
-            return self._sampler.support(rows[index], behind(index))
+        def support(index: int) -> Support | _DeadEnd:
+            try:
+                return self._sampler.support(rows[index], behind(index))
+            except OutriderError as error:
+                return _DeadEnd(error)
 
         if isinstance(draft, SampledDraft):
             fresh = uniforms(self._ratio_key, 0, self.round_id, np.arange(len(draft) + 1))
