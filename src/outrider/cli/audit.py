@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.progress import TimeRemainingColumn as Remaining
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from outrider.audit import (
     BUILT_IN_PROMPTS,
@@ -26,7 +22,7 @@ from outrider.audit import (
     render,
     run_audit,
 )
-from outrider.audit import Progress as Advance
+from outrider.cli.console import progress_bars
 from outrider.errors import ConfigError
 
 __all__ = ["audit"]
@@ -215,7 +211,7 @@ def audit(
         timeout_s=timeout,
         api_key=api_key,
     )
-    with _bars() as advance:
+    with progress_bars(MofNCompleteColumn(), TimeRemainingColumn()) as advance:
         report = asyncio.run(run_audit(plan, np.random.default_rng(seed), advance))
     render(report, Console(highlight=False))
     if json_file is not None:
@@ -250,26 +246,3 @@ def _parameter(given: str) -> tuple[str, Any]:
     raise typer.BadParameter(
         f"{given!r} is not NAME=JSON; write such as presence_penalty=0.5", param_hint="--param"
     )
-
-
-@contextmanager
-def _bars() -> Iterator[Advance]:
-    """A bar per part on standard error, gone when done; nothing where nobody watches."""
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Remaining(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    tasks: dict[str, TaskID] = {}
-
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            tasks[what] = bars.add_task(what, total=total)
-        bars.update(tasks[what], completed=done, total=total)
-
-    with bars:
-        yield show

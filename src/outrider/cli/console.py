@@ -16,6 +16,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -46,14 +47,17 @@ def complain(message: str) -> None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[StageProgress]:
-    """Bars on standard error, one per stage, gone when done; nothing where nobody watches."""
+def progress_bars(*columns: ProgressColumn) -> Iterator[StageProgress]:
+    """Bars on standard error, one per stage, gone when done; nothing where nobody watches.
+
+    Args:
+        columns: what stands behind each bar; by default what suits bytes.
+    """
+    bytes_columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        *(columns or bytes_columns),
         console=Console(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
