@@ -51,6 +51,19 @@ def held(drafter: ModelDrafter) -> int:
     return drafter._lane.cache.length(slot)
 
 
+def fail_once(decoder: Decoder, monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
+    """Let the pass behind so many good ones fail."""
+    calls = iter(range(100))
+    forward = decoder.forward
+
+    def failing(chunks, cache):
+        if next(calls) == after:
+            raise RuntimeError("out of memory")
+        return forward(chunks, cache)
+
+    monkeypatch.setattr(decoder, "forward", failing)
+
+
 async def check_rows(decoder: Decoder, tokens, draft: SampledDraft, **params: object) -> None:
     """Every declared row is the head of the processed row behind what precedes its token."""
     sampler = TokenSampler(SamplingParams(**params), 0)  # type: ignore[arg-type]
@@ -114,15 +127,7 @@ async def test_a_read_that_failed_is_taken_up_again_before_anything_is_drawn(
     drafter, decoder, monkeypatch
 ) -> None:
     tokens = [*PROMPT, 5]
-    calls = iter(range(100))
-    forward = decoder.forward
-
-    def failing(chunks, cache):
-        if next(calls) == 1:
-            raise RuntimeError("out of memory")
-        return forward(chunks, cache)
-
-    monkeypatch.setattr(decoder, "forward", failing)
+    fail_once(decoder, monkeypatch, after=1)
     with pytest.raises(DraftFailed):
         await drafter.prepare(view(tokens))
     assert held(drafter) < len(tokens) - 1
@@ -135,15 +140,7 @@ async def test_a_pass_that_fails_on_the_way_leaves_what_was_drawn_before_it(
 ) -> None:
     tokens = [*PROMPT, 5]
     await drafter.prepare(view(tokens))
-    calls = iter(range(100))
-    forward = decoder.forward
-
-    def failing(chunks, cache):
-        if next(calls) == 2:
-            raise RuntimeError("out of memory")
-        return forward(chunks, cache)
-
-    monkeypatch.setattr(decoder, "forward", failing)
+    fail_once(decoder, monkeypatch, after=2)
     draft = await drafter.draw(view(tokens), 4)
     assert isinstance(draft, SampledDraft)
     assert len(draft) == 2

@@ -213,8 +213,8 @@ class _Propose(_DraftJob):
 
     def fail(self, error: Exception) -> None:
         if len(self._picker) > 0:
-            # Some tokens are drawn. Where and why it failed cannot depend on the last of them,
-            # so what there is may be judged; dropping it might bias the output.
+            # Whether a further token is drawn may depend on those before it, so what is drawn so
+            # far is a draft like any other. To drop it for what it holds would bias the output.
             self.tell(self._settle)
         else:
             super().fail(error)

@@ -58,6 +58,6 @@ class TableDrafter:
             while not picker.done(max_tokens):
                 picker.pick(self._model.logits(history.tokens, len(history)), history)
         except OutriderError as error:
-            if not len(picker):
+            if not len(picker):  # else what is drawn so far is the draft, and must not be dropped
                 raise DraftFailed(str(error)) from None
         return picker.draft(self._name)
