@@ -2,13 +2,16 @@
 #   make run      serve a real model on 127.0.0.1:8000
 #   make test     lint, types, import contracts and the whole test suite
 #   make install  the set-up alone
+#   make peers    other engines, measured in turn with ours
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# What an installation is made of: when one of these changes, the next target installs anew.
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/outrider/engine/native/*)
 
-.PHONY: run install test lint unit format clean
+.PHONY: run install test lint unit peers format clean
 
 run: $(VENV)/.engine
 	@exec $(BIN)/outrider run $(ARGS)
@@ -28,6 +31,17 @@ lint: $(VENV)/.dev
 unit: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope $(or $(ARGS),--cov --cov-report=term:skip-covered)
 
+# Other engines on the same weights and prompts, in turn with ours; see docs/peers.md.
+PEERS := $(BIN)/python -m outrider.bench.baselines
+RESULTS ?= .peers/results.jsonl
+
+peers: $(VENV)/.bench
+	@test -n "$(TARGET)" -a -n "$(DRAFT)" -a -n "$(PROMPTS)" || \
+		{ echo 'Say: make peers TARGET=T.gguf DRAFT=D.gguf PROMPTS="P.jsonl ..."' >&2; exit 1; }
+	-$(PEERS) build
+	$(PEERS) run $(PROMPTS) --target $(TARGET) --draft $(DRAFT) --results $(RESULTS) $(ARGS)
+	$(PEERS) report $(RESULTS) --output .peers/peers.md --plot .peers/peers.svg
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -40,10 +54,14 @@ $(VENV)/bin/python:
 		{ echo "Outrider needs Python 3.11 or newer; $(PYTHON) is older: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.engine: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.engine: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,dev]'
 	@touch $@ $(VENV)/.engine
+
+$(VENV)/.bench: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench]'
+	@touch $@

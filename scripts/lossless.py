@@ -17,13 +17,14 @@ import asyncio
 import json
 import shlex
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import torch
 from rich.progress import Progress
-from workload import Chat, Prompt, decode, read_prompts
 
+from outrider.bench import Encoder, Prompt, decode, read_prompts
 from outrider.config import Settings, load_settings
 from outrider.engine import Chunk, load_decoder
 from outrider.models import resolve
@@ -61,14 +62,14 @@ async def _check(arguments: argparse.Namespace, settings: Settings) -> list[dict
     prompts = [prompt for prompt in prompts if (prompt.source, prompt.index) not in done]
     sampling = SamplingParams(temperature=0.0, max_tokens=arguments.max_tokens)
     pipeline = await create_pipeline(settings)
-    chat = Chat(pipeline)
+    encoder = Encoder(pipeline)
     judge = _Judge(settings)
     try:
         with Progress() as progress, kept.open("a") as log:
             task = progress.add_task("prompts", total=len(prompts))
             for start in range(0, len(prompts), arguments.concurrency):
                 group = prompts[start : start + arguments.concurrency]
-                ids = [chat.encode(prompt) for prompt in group]
+                ids = [encoder.encode(prompt.question()) for prompt in group]
                 outputs = await _decode_all(pipeline, ids, sampling)
                 for row in judge.compare(group, ids, outputs):
                     rows.append(row)
@@ -84,7 +85,11 @@ async def _decode_all(pipeline: Pipeline, ids: list[TokenIds], sampling: Samplin
     outputs: Outputs = {}
 
     async def one(prompt_ids: TokenIds, drafter: str | None) -> TokenIds:
-        return (await decode(pipeline, prompt_ids, sampling, drafter)).output_ids
+        session = pipeline.session(
+            prompt_ids, sampling, enabled=drafter is not None, drafter=drafter
+        )
+        await decode(pipeline, session, time.perf_counter)
+        return session.output_ids
 
     outputs["plain"] = [await one(prompt_ids, None) for prompt_ids in ids]
     for drafter in pipeline.drafter_names:

@@ -54,6 +54,28 @@ def test_drafters_may_be_a_json_list(monkeypatch) -> None:
     assert load_settings().speculation.drafts == ("self", "ngram")
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("2GB", 2_000_000_000),
+        ("512 MiB", 512 * 1024**2),
+        ("1.5gib", 3 * 1024**3 // 2),
+        ("100kb", 100_000),
+        ("4096", 4096),
+        ("auto", 0),
+        (4096, 4096),
+    ],
+)
+def test_memory_is_written_as_people_write_it(text, size) -> None:
+    assert load_settings(None, {"engine": {"kv_memory": text}}).engine.kv_memory == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "2XB", "-1GB", "1.2.3GB", "GB", "2 GB 5", "nan"])
+def test_memory_that_makes_no_sense_is_refused_with_an_example(text) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.kv_memory is .*2GB"):
+        load_settings(None, {"engine": {"kv_memory": text}})
+
+
 def test_the_cache_folder_may_lie_below_the_users_own(monkeypatch) -> None:
     monkeypatch.setenv("OUTRIDER_HOME", "~/models")
     assert load_settings().home == Path.home() / "models"
@@ -75,7 +97,7 @@ def test_settings_are_frozen() -> None:
     ("overrides", "complaint"),
     [
         ({"server": {"port": 99999}}, "server.port is 99999 (from the command line)"),
-        ({"engine": {"dtype": "int4"}}, "'float32' or 'bfloat16'"),
+        ({"engine": {"dtype": "int3"}}, "'int8' or 'int4'"),
         ({"speculation": {"min_lookahead": 20}}, "min_lookahead is 20, above max_lookahead 16"),
         ({"speculation": {"lookahead": 20}}, "lookahead is 20, above max_lookahead 16"),
         ({"speculation": {"drafts": "none,ngram"}}, "drafts is 'none, ngram'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outrider.engine import Chunk, Decoder, EngineThread, Lane, ModelConfig
+from outrider.engine import Chunk, Decoder, EngineThread, Lane, ModelConfig, TorchDecoder
 from outrider.engine.decoder import Layer
 from outrider.engine.linear import Linear
 from outrider.types import Capabilities, TargetInfo
@@ -43,7 +43,7 @@ def tiny_decoder(seed: int = 0, *, num_layers: int = 2, sharpness: float = 1.0) 
             down=Linear(random(32, 48)),
         )
 
-    return Decoder(
+    return TorchDecoder(
         config,
         embedding=random(VOCAB, 32),
         layers=[layer() for _ in range(num_layers)],

@@ -61,6 +61,27 @@ def _folder(value: object) -> object:
     return Path(value).expanduser().absolute() if isinstance(value, (str, Path)) else value
 
 
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)},
+    **{f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", start=1)},
+}
+
+
+def _size(value: object) -> object:
+    """Bytes as people write them: `2GB`, `512 MiB`, `1.5GB`, `auto`."""
+    if not isinstance(value, str):
+        return value
+    if value.strip().lower() == "auto":
+        return 0
+    number = value.strip().rstrip("BKMGTIbkmgti ")
+    unit = value.strip()[len(number) :].strip().upper()
+    if unit not in _UNITS or not number.replace(".", "", 1).isdecimal():
+        raise ValueError("write a size as in 2GB, 512MB, 1.5GiB, or auto")
+    return int(float(number) * _UNITS[unit])
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -81,8 +102,10 @@ class EngineSettings(_Section):
 
     target: str = DEFAULT_TARGET
     """A known name, a folder, a GGUF file, a hub id, or table:FILE."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Number format of weights and activations."""
+    dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = "auto"
+    """What the weights are held in: int8; int4, the 4-bit weights of a GGUF file as they are and
+    int8 for the rest; or plain floats. auto on a CPU takes int4 for a GGUF file, int8 for others,
+    and bfloat16 on an accelerator."""
     device: str = "cpu"
     """A torch device, such as cpu or cuda."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
@@ -92,7 +115,16 @@ class EngineSettings(_Section):
     max_context: Annotated[int, Field(ge=0)] = 0
     """Longest prompt plus output in tokens; 0 takes the model's own limit."""
     step_tokens: Annotated[int, Field(ge=16, le=65536)] = 128
-    """Most tokens in one forward pass; a longer prompt is read in several."""
+    """Most tokens in one forward pass; a longer prompt is read in several, a quarter as long while
+    other sequences run."""
+    kv_memory: Annotated[int, Field(ge=0), BeforeValidator(_size)] = 0
+    """Memory for keys and values of all sequences, such as 2GB or 512MiB: what runs waits for room
+    in it, what has ended stays in the rest of it for prefix reuse. 0 or auto takes a quarter of
+    what is available at the start, or less if that holds max_sessions of the longest length. A
+    draft model gets room for as many tokens on top."""
+    prefix_cache: bool = True
+    """Keep the keys and values of sequences that have ended, for later ones of the same tenant that
+    begin with the same tokens."""
 
 
 class SpeculationSettings(_Section):

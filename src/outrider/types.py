@@ -303,6 +303,7 @@ class TargetInfo:
         bos_token_id: put before a text prompt, if the model wants one.
         eos_token_ids: ids that end an output.
         context_length: prompt and output together, in tokens.
+        dtype: what the weights are held in, such as int8; None if that means nothing.
     """
 
     model_id: str
@@ -311,6 +312,7 @@ class TargetInfo:
     vocab_fingerprint: str
     eos_token_ids: frozenset[int]
     context_length: int
+    dtype: str | None = None
     tokenizer_json: str | None = field(default=None, repr=False)
     chat_template: str | None = field(default=None, repr=False)
     special_tokens: dict[str, str] = field(default_factory=dict)

@@ -171,7 +171,7 @@ async def test_a_server_that_is_not_outrider_needs_a_baseline() -> None:
 
 
 async def test_a_server_that_dies_half_way_ends_the_audit_in_one_line(monkeypatch) -> None:
-    monkeypatch.setattr("outrider.audit.client._RETRIES", 0)
+    monkeypatch.setattr("outrider.endpoints.client._RETRIES", 0)
 
     class Dying(SmallServer):
         async def complete(self, request):

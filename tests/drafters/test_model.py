@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +12,11 @@ import torch
 
 from outrider.drafters import DeclaringDrafter, SessionView
 from outrider.drafters.model import ModelDrafter
-from outrider.engine import Decoder, EngineThread
+from outrider.engine import Decoder, EngineThread, Lane
 from outrider.errors import DraftFailed
 from outrider.sampling import History, TokenSampler
 from outrider.types import NO_DRAFT, Draft, DrafterInfo, SampledDraft, SamplingParams
-from tests.tiny import VOCAB, next_logits, tiny_decoder, tiny_lane
+from tests.tiny import CONTEXT, VOCAB, next_logits, tiny_decoder, tiny_lane
 
 pytestmark = pytest.mark.anyio
 
@@ -184,3 +186,77 @@ async def test_without_room_for_the_session_there_is_no_draft(drafter) -> None:
 
 async def test_nothing_is_drafted_where_nothing_is_wanted(drafter) -> None:
     assert await drafter.draw(view([*PROMPT, 5]), 0) is NO_DRAFT
+
+
+async def test_drafts_of_several_sessions_share_their_passes(engine, decoder, monkeypatch) -> None:
+    lane = tiny_lane(engine, decoder, num_slots=4)
+    info = DrafterInfo("tiny", deterministic=False, declares=True)
+    drafter = ModelDrafter(lane, info, vocab_size=VOCAB, eos_token_ids=frozenset())
+    passes: list[int] = []
+    forward = decoder.forward
+
+    def counting(chunks, cache):
+        passes.append(len(chunks))
+        return forward(chunks, cache)
+
+    monkeypatch.setattr(decoder, "forward", counting)
+    views = [view([*PROMPT[:20], index], str(index)) for index in range(4)]
+    for each in views:
+        await drafter.propose(each, 1)
+    passes.clear()
+    hold = threading.Event()
+    engine.post(hold.wait)  # all are asked before the first pass
+    asked = [asyncio.create_task(drafter.propose(each, 5)) for each in views]
+    await asyncio.sleep(0)
+    hold.set()
+    drafts = await asyncio.gather(*asked)
+    assert passes == [4] * 5
+    assert [len(draft) for draft in drafts] == [5] * 4
+
+
+async def test_without_memory_for_the_session_there_is_no_draft(engine, decoder) -> None:
+    lane = Lane(engine, decoder, num_slots=4, max_length=CONTEXT, step_tokens=16, kv_tokens=CONTEXT)
+    info = DrafterInfo("tiny", deterministic=False, declares=True)
+    drafter = ModelDrafter(lane, info, vocab_size=VOCAB, eos_token_ids=frozenset())
+    tokens = [*PROMPT, 5]
+    await drafter.propose(view(tokens, "a", max_tokens=150), 1)
+    with pytest.raises(DraftFailed, match="tiny: 110 tokens do not fit now"):
+        await drafter.propose(view(tokens, "b", max_tokens=70), 1)
+    await drafter.release("a")
+    await drafter.propose(view(tokens, "b", max_tokens=70), 1)
+
+
+async def test_a_session_longer_than_its_context_is_drafted_for_as_far_as_it_goes(drafter) -> None:
+    tokens = [*PROMPT, 5]
+    draft = await drafter.propose(view(tokens, max_tokens=10 * CONTEXT), 3)
+    assert len(draft) == 3
+
+
+async def test_a_new_session_takes_over_what_an_ended_one_read(drafter, decoder) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.propose(view(tokens), 2)
+    await drafter.release("s")
+    await drafter.prepare(view(tokens))
+    assert held(drafter) == len(PROMPT) - 1  # the last one is left to be fed
+    await check_rows(decoder, tokens, await drafter.draw(view(tokens), 3))
+
+
+async def test_a_session_whose_pass_failed_leaves_nothing_to_take_over(
+    drafter, decoder, monkeypatch
+) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.prepare(view(tokens))
+    fail_once(decoder, monkeypatch, after=0)
+    with pytest.raises(DraftFailed):
+        await drafter.draw(view(tokens), 2)
+    await drafter.release("s")
+    assert drafter._lane.cache.num_retained == 0
+
+
+async def test_closing_frees_every_slot_and_what_is_kept(drafter) -> None:
+    for session in ("a", "b"):
+        await drafter.propose(view([*PROMPT, 5], session), 1)
+    await drafter.release("a")
+    await drafter.close()
+    cache = drafter._lane.cache
+    assert (cache.num_free, cache.bytes_in_use, cache.bytes_retained) == (2, 0, 0)

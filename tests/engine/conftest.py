@@ -14,10 +14,14 @@ import torch
 from gguf import GGMLQuantizationType as Quantization
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3Config,
 )
 
 from outrider.engine import Decoder, load_model
@@ -40,6 +44,8 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_PHI3: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 2}
+_GEMMA: dict[str, Any] = {"head_dim": 32, "query_pre_attn_scalar": 20, "sliding_window": 5}
 _CONFIGS: dict[str, Callable[[], Any]] = {
     "llama-tied": lambda: LlamaConfig(**_SHAPE, tie_word_embeddings=True),
     "llama-biased": lambda: LlamaConfig(**_SHAPE, attention_bias=True, mlp_bias=True),
@@ -51,6 +57,50 @@ _CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen2-untied": lambda: Qwen2Config(**_SHAPE, tie_word_embeddings=False),
     "qwen2-window": lambda: Qwen2Config(
         **_SHAPE, use_sliding_window=True, sliding_window=5, max_window_layers=0
+    ),
+    "qwen2-mixed": lambda: Qwen2Config(
+        **_SHAPE, use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
+    "qwen3-tied": lambda: Qwen3Config(**_SHAPE, head_dim=32, tie_word_embeddings=True),
+    "qwen3-biased": lambda: Qwen3Config(**_SHAPE, head_dim=24, attention_bias=True),
+    "phi3-window": lambda: Phi3Config(**_SHAPE, **_PHI3, sliding_window=7),
+    "phi3-partial": lambda: Phi3Config(
+        **_SHAPE, **_PHI3, rope_parameters={"partial_rotary_factor": 0.75}
+    ),
+    "phi3-longrope": lambda: Phi3Config(
+        **_SHAPE,
+        **_PHI3,
+        original_max_position_embeddings=128,
+        rope_parameters={
+            "rope_type": "longrope",
+            "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.1, 1.5, 2.5],
+            "long_factor": [2.0, 4.0, 8.0, 16.0],
+        },
+    ),
+    "gemma2": lambda: Gemma2Config(
+        **_SHAPE, **_GEMMA, attn_logit_softcapping=3.0, final_logit_softcapping=4.0
+    ),
+    "gemma2-uncapped": lambda: Gemma2Config(
+        **_SHAPE,
+        **_GEMMA,
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        tie_word_embeddings=False,
+        attention_bias=True,
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **_SHAPE, **_GEMMA, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
+    "gemma3-linear": lambda: Gemma3TextConfig(
+        **_SHAPE,
+        **_GEMMA,
+        sliding_window_pattern=2,
+        final_logit_softcapping=4.0,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 50000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        },
     ),
 }
 
@@ -78,6 +128,32 @@ _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+}
+_GGUF_GEMMA_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GGUF_KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "llama": (LlamaConfig, {}),
+    "qwen2": (Qwen2Config, {}),
+    "qwen3": (Qwen3Config, {"head_dim": 32}),
+    "phi3": (Phi3Config, {**_PHI3, "sliding_window": 5}),
+    "gemma2": (Gemma2Config, {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 5}),
+    "gemma3": (
+        Gemma3TextConfig,
+        {
+            "head_dim": 32,
+            "query_pre_attn_scalar": 32,
+            "sliding_window": 5,
+            "num_hidden_layers": 6,
+            "final_logit_softcapping": 20.0,
+        },
+    ),
 }
 
 
@@ -158,12 +234,33 @@ def tokens() -> list[int]:
     return torch.randint(0, 97, (40,), generator=torch.Generator().manual_seed(3)).tolist()
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, architecture: str) -> str:
+    names = _GGUF_NAMES | (_GGUF_GEMMA_NAMES if architecture.startswith("gemma") else {})
     stem, _, kind = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, index, inner = stem.split(".", 3)
-        return f"blk.{index}.{_GGUF_NAMES[inner]}.{kind}"
-    return f"{_GGUF_NAMES[stem]}.{kind}"
+        return f"blk.{index}.{names[inner]}.{kind}"
+    return f"{names[stem]}.{kind}"
+
+
+def add_own_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
+    """What the family's converter writes beside the keys that all files have."""
+    rope = config.rope_parameters
+    if architecture not in ("llama", "qwen2"):
+        writer.add_key_length(getattr(config, "head_dim", 64))
+        writer.add_value_length(getattr(config, "head_dim", 64))
+    if architecture in ("phi3", "gemma2", "gemma3"):
+        writer.add_sliding_window(config.sliding_window or 0)
+    match architecture:
+        case "phi3":
+            writer.add_rope_dimension_count(int(64 * rope["partial_rotary_factor"]))
+        case "gemma2":
+            writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+            writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        case "gemma3":
+            writer.add_final_logit_softcapping(config.final_logit_softcapping)
+            rope = rope["full_attention"]
+    writer.add_rope_freq_base(rope["rope_theta"])
 
 
 def quantize(weight: np.ndarray, quantization: Quantization) -> np.ndarray:
@@ -189,8 +286,8 @@ def llama_order(weight: np.ndarray, heads: int) -> np.ndarray:
 
 def random_model(architecture: str, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(11)
-    kind = {"llama": LlamaConfig, "qwen2": Qwen2Config}[architecture]
-    config = kind(**{**_GGUF_SHAPE, **changes}, initializer_range=0.08)
+    kind, own = _GGUF_KINDS[architecture]
+    config = kind(**{**_GGUF_SHAPE, **own, **changes}, initializer_range=0.08)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -216,7 +313,7 @@ def write_gguf_file(
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
+    add_own_metadata(writer, config, architecture)
     writer.add_token_list([f"token {index}" for index in range(48)])
     writer.add_token_types([1] * 48)
     writer.add_bos_token_id(1)
@@ -231,7 +328,9 @@ def write_gguf_file(
         if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
             heads = config.num_attention_heads
             data = llama_order(data, heads if "q_proj" in name else config.num_key_value_heads)
-        writer.add_tensor(gguf_name(name), np.ascontiguousarray(data), raw_dtype=used)
+        if architecture.startswith("gemma") and weight.ndim == 1:
+            data = data + np.float32(1)
+        writer.add_tensor(gguf_name(name, architecture), np.ascontiguousarray(data), raw_dtype=used)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

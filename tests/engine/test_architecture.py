@@ -20,61 +20,29 @@ BASE: dict[str, Any] = {
 }
 QWEN = {"model_type": "qwen2"}
 MISTRAL = {"model_type": "mistral"}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+GEMMA2 = {"model_type": "gemma2"}
+GEMMA3 = {"model_type": "gemma3_text"}
 
 
 def read(**changes: Any) -> ModelConfig:
     return ModelConfig.from_hf({**BASE, **changes})
 
 
-def test_old_and_new_rope_keys_mean_the_same() -> None:
-    old = read(rope_theta=5e5, rope_scaling=LLAMA3)
-    new = read(rope_parameters={**LLAMA3, "rope_theta": 5e5})
-    assert old == new
-    assert (new.rope.theta, new.rope.factor) == (5e5, 8.0)
-
-
-def test_the_oldest_name_of_a_rope_variant_is_understood() -> None:
-    assert read(rope_scaling={"type": "linear", "factor": 2.0}).rope.factor == 2.0
-
-
-@pytest.mark.parametrize("name", ["dynamic", "yarn", "longrope", "su"])
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-def test_other_rope_variants_are_refused_by_name(name: str, key: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"rope_type '{name}' is not supported.*llama3"):
-        read(**{key: {"rope_type": name, "factor": 2.0}})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gemma2"}, "model_type 'gemma2'.*llama, mistral, qwen2"),
+        ({"model_type": "gemma"}, "model_type 'gemma'.*llama, mistral, qwen2"),
+        ({"model_type": "gemma3", "text_config": {}}, "model_type 'gemma3'.*text part alone"),
         ({"model_type": None}, "model_type None"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'.*silu"),
+        ({"hidden_act": None}, "hidden_act None"),
+        ({**GEMMA2, "hidden_activation": "gelu"}, "hidden_activation 'gelu'.*gelu_pytorch_tanh"),
+        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ({**GEMMA3, "attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quant_method 'gptq'"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
         ({**QWEN, "mlp_bias": True}, "mlp_bias True"),
-        (
-            {**QWEN, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
-            "max_window_layers 2 of 4 layers",
-        ),
-        (
-            {**QWEN, "layer_types": ["full_attention", "sliding_attention"]},
-            "layer_types .'full_attention', 'sliding_attention'",
-        ),
-        (
-            {**MISTRAL, "sliding_window": None, "layer_types": ["sliding_attention"]},
-            "layer_types .'sliding_attention'",
-        ),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "full_attention"),
     ],
 )
 def test_what_the_engine_cannot_run_is_refused_by_name(
@@ -96,15 +64,8 @@ def test_what_the_engine_cannot_run_is_refused_by_name(
         ({"rms_norm_eps": "tiny"}, "rms_norm_eps 'tiny'"),
         ({"eos_token_id": "end"}, "eos_token_id 'end'"),
         ({"bos_token_id": "begin"}, "bos_token_id 'begin'"),
-        ({"rope_scaling": {"rope_type": "linear"}}, "factor None"),
-        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor 0"),
-        ({"rope_scaling": "linear"}, "rope parameters 'linear'"),
-        ({"rope_theta": "big"}, "rope_theta 'big'"),
-        ({**MISTRAL, "sliding_window": 0}, "sliding_window 0"),
-        (
-            {"rope_scaling": {"rope_type": "frequency_factors", "factors": [1.0]}},
-            "1 frequency factors for 8",
-        ),
+        ({**GEMMA2, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0"),
+        ({**GEMMA2, "final_logit_softcapping": -1}, "final_logit_softcapping -1"),
     ],
 )
 def test_impossible_values_are_named(changes: dict[str, Any], message: str) -> None:
@@ -112,36 +73,38 @@ def test_impossible_values_are_named(changes: dict[str, Any], message: str) -> N
         read(**changes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "window"),
-    [
-        ({"sliding_window": 8}, None),
-        ({**MISTRAL, "sliding_window": 8}, 8),
-        ({**MISTRAL, "sliding_window": None}, None),
-        (MISTRAL, 4096),
-        ({**QWEN, "sliding_window": 8}, None),
-        ({**QWEN, "sliding_window": 8, "use_sliding_window": False}, None),
-        (
-            {**QWEN, "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 0},
-            8,
-        ),
-        (
-            {**QWEN, "sliding_window": 8, "use_sliding_window": True, "max_window_layers": 4},
-            None,
-        ),
-        ({**QWEN, "layer_types": ["full_attention"] * 4}, None),
-    ],
-)
-def test_a_sliding_window_counts_only_where_it_is_switched_on(
-    changes: dict[str, Any], window: int | None
-) -> None:
-    assert read(**changes).sliding_window == window
-
-
 def test_biases_follow_the_family() -> None:
     qwen, llama = read(**QWEN), read(attention_bias=True)
     assert (qwen.qkv_bias, qwen.o_bias, qwen.mlp_bias) == (True, False, False)
     assert (llama.qkv_bias, llama.o_bias, llama.mlp_bias) == (True, True, False)
+
+
+def test_what_gemma_does_otherwise_is_said_in_numbers() -> None:
+    llama, gemma2, gemma3 = read(head_dim=32), read(**GEMMA2), read(**GEMMA3, rms_norm_eps=1e-5)
+    assert (llama.attention_scale, llama.embedding_scale) == (32**-0.5, 1.0)
+    assert (llama.attention_softcap, llama.logit_softcap) == (None, None)
+    assert (llama.activation, llama.post_norms, llama.qk_norm) == ("silu", False, False)
+    assert (gemma2.attention_scale, gemma2.embedding_scale) == (1 / 16, 8.0)
+    assert (gemma2.attention_softcap, gemma2.logit_softcap) == (50.0, 30.0)
+    assert (gemma2.activation, gemma2.post_norms, gemma2.qk_norm) == ("gelu_tanh", True, False)
+    assert (gemma3.attention_softcap, gemma3.logit_softcap) == (None, None)
+    assert (gemma3.post_norms, gemma3.qk_norm, gemma3.tied_head) == (True, True, True)
+
+
+def test_a_softcap_may_be_switched_off() -> None:
+    config = read(**GEMMA2, attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (config.attention_softcap, config.logit_softcap) == (None, None)
+
+
+def test_missing_head_sizes_mean_what_the_family_says() -> None:
+    sizes = [read(**kind).head_dim for kind in ({}, QWEN, {"model_type": "qwen3"}, GEMMA2)]
+    assert sizes == [16, 16, 128, 256]
+
+
+def test_a_model_cut_short_keeps_the_windows_of_its_layers() -> None:
+    config = read(**GEMMA2, sliding_window=8)
+    assert config.windows == (8, None, 8, None)
+    assert config.with_layers(3).windows == (8, None, 8)
 
 
 @pytest.mark.parametrize(

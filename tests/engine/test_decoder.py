@@ -24,7 +24,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return (found - expected).abs().max().item()
 
 
-def new_cache(decoder: Decoder, slots: int = 3, length: int = 200) -> KVCache:
+def new_cache(decoder: Decoder, slots: int = 3, length: int = 100) -> KVCache:
     return decoder.new_cache(num_slots=slots, max_length=length)
 
 

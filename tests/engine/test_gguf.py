@@ -15,7 +15,7 @@ from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from outrider.engine import Chunk, convert_gguf, load_model, read_config
-from outrider.errors import FetchFailed, UnknownModel, UnsupportedModel
+from outrider.errors import CorruptModel, FetchFailed, UnknownModel, UnsupportedModel
 
 IDS = [1, 5, 40, 2, 17, 33, 8, 8, 21]
 QUANTIZATIONS = [
@@ -44,6 +44,15 @@ def expected_logits(model: PreTrainedModel) -> torch.Tensor:
         return model(torch.tensor([IDS])).logits[0]
 
 
+def longrope(writer: gguf.GGUFWriter, *, short: bool = True, original: int = 64) -> None:
+    if short:
+        writer.add_tensor("rope_factors_short.weight", np.linspace(1, 4, 32, dtype=np.float32))
+    writer.add_tensor("rope_factors_long.weight", np.linspace(8, 16, 32, dtype=np.float32))
+    writer.add_rope_scaling_attn_factors(1.25)
+    if original:
+        writer.add_rope_scaling_orig_ctx_len(original)
+
+
 @pytest.mark.parametrize("quantization", QUANTIZATIONS, ids=lambda value: value.name)
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_a_converted_file_gets_the_logits_of_its_dequantized_weights(
@@ -55,6 +64,33 @@ def test_a_converted_file_gets_the_logits_of_its_dequantized_weights(
 ) -> None:
     model = make_model(architecture)
     write_gguf(tmp_path / "model.gguf", model, architecture, quantization)
+    found = converted_logits(tmp_path / "model.gguf", tmp_path / "folder")
+    expected = expected_logits(model)
+    assert expected.std() > 0.05
+    assert (found - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("qwen3", {"tie_word_embeddings": True}),
+        ("phi3", {}),
+        ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.75}, "sliding_window": None}),
+        ("gemma2", {}),
+        ("gemma2", {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+        ("gemma3", {}),
+    ],
+    ids=str,
+)
+def test_a_converted_file_of_any_family_gets_the_logits_of_its_weights(
+    tmp_path: Path,
+    architecture: str,
+    changes: dict[str, Any],
+    make_model: Callable[..., Any],
+    write_gguf: Callable[..., Any],
+) -> None:
+    model = make_model(architecture, **changes)
+    write_gguf(tmp_path / "model.gguf", model, architecture, Quantization.Q8_0)
     found = converted_logits(tmp_path / "model.gguf", tmp_path / "folder")
     expected = expected_logits(model)
     assert expected.std() > 0.05
@@ -203,12 +239,12 @@ def test_a_missing_file_is_unknown(tmp_path: Path) -> None:
 
 
 def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "gemma2")
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "gemma")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UnsupportedModel, match=r"general.architecture 'gemma2'.*llama, qwen2"):
+    with pytest.raises(UnsupportedModel, match=r"general.architecture 'gemma'.*llama, qwen2"):
         convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32)
 
 
@@ -224,6 +260,12 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
         ),
         (lambda w: w.add_uint16("split.count", 3), "one of 3 parts"),
         (lambda w: w.add_tensor("blk.0.attn_q_norm.weight", np.ones(4, "f4")), "attn_q_norm"),
+        (lambda w: w.add_tensor("blk.0.attn_qkv.weight", np.ones(4, "f4")), "attn_qkv"),
+        (lambda w: w.add_attn_logit_softcapping(50.0), "llama.attn_logit_softcapping 50.0"),
+        (
+            lambda w: w.add_tensor("rope_factors_long.weight", np.ones(32, "f4")),
+            "tensor rope_factors_long.weight is not supported",
+        ),
         (lambda w: w.add_tensor("blk.9.attn_norm.weight", np.ones(256, "f4")), "blk.9.attn_norm"),
     ],
 )
@@ -250,7 +292,61 @@ def test_a_sliding_window_makes_a_llama_file_a_mistral_model(
     )
     convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32)
     config = read_config(tmp_path)
-    assert (config.family, config.sliding_window) == ("mistral", 5)
+    assert (config.family, config.windows) == ("mistral", (5, 5))
+
+
+def test_short_and_long_frequency_factors_make_a_longrope_model(
+    tmp_path: Path, make_model: Callable[..., Any], write_gguf: Callable[..., Any]
+) -> None:
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": np.linspace(1, 4, 32, dtype=np.float32).tolist(),
+        "long_factor": np.linspace(8, 16, 32, dtype=np.float32).tolist(),
+        "attention_factor": 1.25,
+    }
+    model = make_model("phi3", rope_parameters=scaling, original_max_position_embeddings=64)
+    write_gguf(tmp_path / "model.gguf", model, "phi3", extra=longrope)
+    found = converted_logits(tmp_path / "model.gguf", tmp_path / "folder")
+    assert (found - expected_logits(model)).abs().max() < 1e-3
+    assert read_config(tmp_path / "folder").context_length == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"short": False}, "there is no tensor rope_factors_short.weight"),
+        ({"original": 0}, "original_max_position_embeddings None is not a positive number"),
+    ],
+)
+def test_longrope_that_lacks_something_is_corrupt(
+    tmp_path: Path,
+    options: dict[str, Any],
+    message: str,
+    make_model: Callable[..., Any],
+    write_gguf: Callable[..., Any],
+) -> None:
+    write_gguf(
+        tmp_path / "model.gguf",
+        make_model("phi3"),
+        "phi3",
+        extra=lambda writer: longrope(writer, **options),
+    )
+    with pytest.raises(CorruptModel, match=message):
+        convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(2, 32**-0.5), (46, 64**-0.5)])
+def test_the_largest_gemma_scales_its_attention_by_its_hidden_size(
+    tmp_path: Path,
+    layers: int,
+    scale: float,
+    make_model: Callable[..., Any],
+    write_gguf: Callable[..., Any],
+) -> None:
+    model = make_model("gemma2", num_hidden_layers=layers, intermediate_size=32)
+    write_gguf(tmp_path / "model.gguf", model, "gemma2")
+    convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32)
+    assert read_config(tmp_path).attention_scale == scale
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
@@ -260,7 +356,7 @@ def test_a_folder_that_cannot_be_written_is_a_failed_fetch(
     def fail(*_: Any) -> None:
         raise OSError(code, "no luck")
 
-    monkeypatch.setattr("outrider.engine.gguf._write_safetensors", fail)
+    monkeypatch.setattr("outrider.engine.gguf.write_safetensors", fail)
     remedy = "free some disk space" if code == errno.ENOSPC else "may be written"
     with pytest.raises(FetchFailed, match=remedy):
         convert_gguf(small, tmp_path, dtype=torch.float32)

@@ -12,7 +12,7 @@ import torch
 
 from outrider.engine import EngineThread, Feed, Job, Lane, StepInfo
 from outrider.errors import Overloaded, SessionLost, StaleRound, TargetFailed
-from tests.tiny import next_logits, tiny_decoder, tiny_lane
+from tests.tiny import CONTEXT, next_logits, tiny_decoder, tiny_lane
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +27,11 @@ def engine() -> Iterator[EngineThread]:
 @pytest.fixture
 def lane(engine: EngineThread) -> Lane:
     return tiny_lane(engine, tiny_decoder())
+
+
+async def take(lane: Lane) -> int:
+    """A slot for a sequence that may come to any length."""
+    return (await lane.open((), CONTEXT, "")).slot
 
 
 class Feeding(Job):
@@ -62,7 +67,7 @@ class Feeding(Job):
 
 
 async def test_a_job_gets_the_logits_of_what_it_feeds(lane: Lane) -> None:
-    job = Feeding(await lane.allocate(), [Feed([1, 2, 3], 2), Feed([4], 1)])
+    job = Feeding(await take(lane), [Feed([1, 2, 3], 2), Feed([4], 1)])
     lane.submit(job)
     await job.finished()
     for found, tokens in zip(
@@ -74,7 +79,7 @@ async def test_a_job_gets_the_logits_of_what_it_feeds(lane: Lane) -> None:
 async def test_a_long_feed_is_computed_in_pieces_with_the_same_result(engine) -> None:
     lane = tiny_lane(engine, tiny_decoder(), step_tokens=16)
     tokens = [index % 40 for index in range(200)]
-    job = Feeding(await lane.allocate(), [Feed(tokens, 5)])
+    job = Feeding(await take(lane), [Feed(tokens, 5)])
     lane.submit(job)
     await job.finished()
     assert job.logits[0].shape[0] == 5
@@ -92,7 +97,7 @@ async def test_a_long_prompt_does_not_hold_up_short_steps(engine) -> None:
             order.append("long" if len(self.steps) == 0 and self.slot == long_slot else "short")
             super().take(logits, step)
 
-    long_slot, short_slot = await lane.allocate(), await lane.allocate()
+    long_slot, short_slot = await take(lane), await take(lane)
     long = Noting(long_slot, [Feed([1] * 240, 1)])
     short = Noting(short_slot, [Feed([2], 1)] * 8)
     lane.submit(long)
@@ -104,7 +109,7 @@ async def test_a_long_prompt_does_not_hold_up_short_steps(engine) -> None:
 
 async def test_jobs_that_are_ready_share_a_step(engine) -> None:
     lane = tiny_lane(engine, tiny_decoder())
-    jobs = [Feeding(await lane.allocate(), [Feed([1, 2], 1)] * 3) for _ in range(4)]
+    jobs = [Feeding(await take(lane), [Feed([1, 2], 1)] * 3) for _ in range(4)]
     hold = threading.Event()
     engine.post(hold.wait)  # all are submitted before the first step
     for job in jobs:
@@ -119,7 +124,7 @@ async def test_a_step_waits_a_moment_for_those_of_the_step_before(engine) -> Non
     """Sessions that answered together come back one after another; they should not drift apart."""
     lane = tiny_lane(engine, tiny_decoder())
     lane._last = StepInfo(seconds=10.0, batch_size=2, num_tokens=2)  # a slow model: up to 4 ms
-    one, two = [Feeding(await lane.allocate(), [Feed([1], 1)]) for _ in range(2)]
+    one, two = [Feeding(await take(lane), [Feed([1], 1)]) for _ in range(2)]
     lane.submit(one)
     time.sleep(0.0005)  # noqa: ASYNC251 # the loop itself is late, as it is between two sessions
     lane.submit(two)
@@ -129,8 +134,8 @@ async def test_a_step_waits_a_moment_for_those_of_the_step_before(engine) -> Non
 
 
 async def test_an_error_in_one_job_leaves_the_others_alone(lane: Lane) -> None:
-    bad = Feeding(await lane.allocate(), [Feed([1], 1)] * 2, fail_in_take=True)
-    good = Feeding(await lane.allocate(), [Feed([1], 1)] * 3)
+    bad = Feeding(await take(lane), [Feed([1], 1)] * 2, fail_in_take=True)
+    good = Feeding(await take(lane), [Feed([1], 1)] * 3)
     lane.submit(bad)
     lane.submit(good)
     await bad.finished()
@@ -146,7 +151,7 @@ async def test_an_error_in_the_pass_fails_its_jobs_and_not_the_thread(lane, monk
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(lane.decoder, "forward", broken)
-    job = Feeding(await lane.allocate(), [Feed([1], 1)])
+    job = Feeding(await take(lane), [Feed([1], 1)])
     lane.submit(job)
     await job.finished()
     assert str(job.error) == "out of memory"
@@ -158,7 +163,7 @@ async def test_an_error_in_the_pass_fails_its_jobs_and_not_the_thread(lane, monk
 
 
 async def test_a_cancelled_job_takes_no_further_step(lane: Lane) -> None:
-    job = Feeding(await lane.allocate(), [Feed([1], 1)] * 200)
+    job = Feeding(await take(lane), [Feed([1], 1)] * 200)
     lane.submit(job)
     while not job.steps:  # noqa: ASYNC110 # there is no event for a step
         await asyncio.sleep(0)
@@ -171,7 +176,7 @@ async def test_a_cancelled_job_takes_no_further_step(lane: Lane) -> None:
 
 
 async def test_a_new_job_of_a_slot_replaces_the_old_one(lane: Lane) -> None:
-    slot = await lane.allocate()
+    slot = await take(lane)
     old = Feeding(slot, [Feed([1], 1)] * 500)
     new = Feeding(slot, [Feed([2], 1)])
     lane.submit(old)
@@ -182,10 +187,10 @@ async def test_a_new_job_of_a_slot_replaces_the_old_one(lane: Lane) -> None:
 
 
 async def test_freeing_a_slot_drops_its_job(lane: Lane) -> None:
-    slot = await lane.allocate()
+    slot = await take(lane)
     job = Feeding(slot, [Feed([1], 1)] * 500)
     lane.submit(job)
-    await lane.free(slot)
+    await lane.close(slot)
     assert isinstance(job.error, SessionLost)
     assert not lane.busy
     assert lane.cache.num_free == 4
@@ -193,15 +198,15 @@ async def test_freeing_a_slot_drops_its_job(lane: Lane) -> None:
 
 async def test_slots_run_out_with_a_clear_error(lane: Lane) -> None:
     for _ in range(4):
-        await lane.allocate()
+        await take(lane)
     with pytest.raises(Overloaded):
-        await lane.allocate()
+        await take(lane)
 
 
 async def test_a_slot_whose_taker_was_cancelled_comes_back(lane: Lane) -> None:
     hold = threading.Event()
     lane.engine.post(hold.wait)
-    takers = [asyncio.create_task(lane.allocate()) for _ in range(3)]
+    takers = [asyncio.create_task(take(lane)) for _ in range(3)]
     await asyncio.sleep(0.01)
     for taker in takers:
         taker.cancel()
@@ -216,8 +221,8 @@ async def test_a_slot_whose_taker_was_cancelled_comes_back(lane: Lane) -> None:
 async def test_two_models_take_turns_on_the_thread(engine) -> None:
     one, two = tiny_lane(engine, tiny_decoder(1)), tiny_lane(engine, tiny_decoder(2))
     jobs = [
-        Feeding(await one.allocate(), [Feed([1], 1)] * 20),
-        Feeding(await two.allocate(), [Feed([1], 1)] * 20),
+        Feeding(await take(one), [Feed([1], 1)] * 20),
+        Feeding(await take(two), [Feed([1], 1)] * 20),
     ]
     one.submit(jobs[0])
     two.submit(jobs[1])
@@ -236,8 +241,8 @@ async def test_an_idle_engine_uses_no_processor_time(lane: Lane) -> None:
 @pytest.mark.parametrize("step_tokens", [16, 32])
 async def test_a_draft_larger_than_a_step_is_judged_all_the_same(engine, step_tokens) -> None:
     lane = tiny_lane(engine, tiny_decoder(), step_tokens=step_tokens)
-    others = [Feeding(await lane.allocate(), [Feed([1] * 20, 20)] * 50) for _ in range(3)]
-    job = Feeding(await lane.allocate(), [Feed([2] * 60, 60)])
+    others = [Feeding(await take(lane), [Feed([1] * 20, 20)] * 50) for _ in range(3)]
+    job = Feeding(await take(lane), [Feed([2] * 60, 60)])
     for each in [*others, job]:
         lane.submit(each)
     await job.finished()
@@ -253,8 +258,8 @@ async def test_a_prompt_does_not_wait_for_all_longer_ones_before_it(engine) -> N
             order.append(self.slot)
             super().take(logits, step)
 
-    jobs = [Noting(await lane.allocate(), [Feed([1] * 240, 1)]) for _ in range(4)]
-    jobs.append(Noting(await lane.allocate(), [Feed([1] * 40, 1)]))
+    jobs = [Noting(await take(lane), [Feed([1] * 240, 1)]) for _ in range(4)]
+    jobs.append(Noting(await take(lane), [Feed([1] * 40, 1)]))
     hold = threading.Event()
     engine.post(hold.wait)
     for job in jobs:
@@ -267,8 +272,8 @@ async def test_a_prompt_does_not_wait_for_all_longer_ones_before_it(engine) -> N
 
 
 async def test_only_the_job_at_fault_fails_when_a_pass_does(lane: Lane) -> None:
-    bad = Feeding(await lane.allocate(), [Feed([1], 1), Feed([10_000], 1)])
-    good = [Feeding(await lane.allocate(), [Feed([1], 1)] * 5) for _ in range(3)]
+    bad = Feeding(await take(lane), [Feed([1], 1), Feed([10_000], 1)])
+    good = [Feeding(await take(lane), [Feed([1], 1)] * 5) for _ in range(3)]
     hold = threading.Event()
     lane.engine.post(hold.wait)
     for job in [bad, *good]:
@@ -284,11 +289,11 @@ async def test_only_the_job_at_fault_fails_when_a_pass_does(lane: Lane) -> None:
 async def test_closing_the_engine_fails_what_is_under_way_or_comes_later() -> None:
     engine = EngineThread()
     lane = tiny_lane(engine, tiny_decoder())
-    running = Feeding(await lane.allocate(), [Feed([1], 1)] * 100_000)
+    running = Feeding(await take(lane), [Feed([1], 1)] * 100_000)
     lane.submit(running)
     hold = threading.Event()
     engine.post(hold.wait)
-    waiting = asyncio.create_task(lane.allocate())
+    waiting = asyncio.create_task(take(lane))
     await asyncio.sleep(0)
     closing = asyncio.create_task(asyncio.to_thread(engine.close))
     await asyncio.sleep(0.05)
@@ -299,14 +304,14 @@ async def test_closing_the_engine_fails_what_is_under_way_or_comes_later() -> No
     with pytest.raises(TargetFailed, match="shut down"):
         await waiting
     with pytest.raises(TargetFailed, match="shut down"):
-        await lane.allocate()
+        await take(lane)
     late = Feeding(running.slot, [Feed([1], 1)])
     lane.submit(late)
     assert isinstance(late.error, TargetFailed)
 
 
 async def test_a_job_whose_event_loop_is_closed_does_no_harm(lane: Lane) -> None:
-    slot = await lane.allocate()
+    slot = await take(lane)
 
     class Telling(Feeding):
         def take(self, logits: torch.Tensor, step: StepInfo) -> None:

@@ -17,7 +17,7 @@ from outrider.config import Settings
 from outrider.gateway import bind, create_app, serve
 from outrider.metrics import Metrics
 from outrider.pipeline import Pipeline
-from outrider.targets import OpenRequest
+from outrider.targets import CacheUse, Opened, OpenRequest
 from outrider.types import (
     Draft,
     FinishReason,
@@ -77,6 +77,8 @@ class ScriptedTarget:
         delay_s: before every step.
         gate: every step waits until it is set.
         max_sessions: that fit.
+        cached_tokens: of every prompt.
+        cache_use: what it says of its memory.
         logprobs: of a token, at an output position, with so many likely ones; None tells nothing,
             whatever was asked.
     """
@@ -88,12 +90,16 @@ class ScriptedTarget:
         delay_s: float = 0.0,
         gate: asyncio.Event | None = None,
         max_sessions: int = 64,
+        cached_tokens: int = 0,
+        cache_use: CacheUse | None = None,
         logprobs: Callable[[int, int, int], TokenLogprobs] | None = told,
     ) -> None:
         self._steps = steps
         self._delay_s = delay_s
         self._gate = gate
         self._max_sessions = max_sessions
+        self._cached_tokens = cached_tokens
+        self._cache_use = cache_use
         self._logprobs = logprobs
         self.open_sessions: dict[str, OpenRequest] = {}
         self.opened: list[OpenRequest] = []
@@ -102,9 +108,10 @@ class ScriptedTarget:
     async def describe(self) -> TargetInfo:
         return BYTE_MODEL
 
-    async def open(self, request: OpenRequest) -> None:
+    async def open(self, request: OpenRequest) -> Opened:
         self.open_sessions[request.session_id] = request
         self.opened.append(request)
+        return Opened(self._cached_tokens)
 
     async def advance(
         self, session_id: str, round_id: int, position: int, draft: Draft, run: int
@@ -159,6 +166,9 @@ class ScriptedTarget:
 
     def occupancy(self) -> tuple[int, int]:
         return len(self.open_sessions), self._max_sessions
+
+    def cache_use(self) -> CacheUse | None:
+        return self._cache_use
 
 
 @dataclass

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from outrider import __version__
 from outrider.gateway.body import read_body
+from outrider.targets import CacheUse
 
 from .conftest import Serving
 from .serving import ScriptedTarget, scripted
@@ -114,6 +115,17 @@ async def test_metrics_count_requests_and_tell_the_slots(table_gateway: Serving)
     assert any(
         line.startswith('spec_decode_num_drafts_total{drafter="table:draft"}') for line in lines
     )
+
+
+async def test_metrics_tell_the_memory_of_a_target_that_has_some(table_gateway: Serving) -> None:
+    use = CacheUse(tokens=100, budget_bytes=1000, used_bytes=300, retained_bytes=200)
+    async with scripted(ScriptedTarget(lambda _: [], cache_use=use)) as gateway:
+        lines = (await gateway.client.get("/metrics")).text.splitlines()
+    assert "outrider_kv_cache_budget_bytes 1000.0" in lines
+    assert "outrider_kv_cache_used_bytes 300.0" in lines
+    assert "outrider_kv_cache_retained_bytes 200.0" in lines
+    async with table_gateway() as gateway:
+        assert "kv_cache" not in (await gateway.client.get("/metrics")).text
 
 
 @pytest.mark.parametrize("given", ["req-7", "a b", "x" * 128, "~!@#"])

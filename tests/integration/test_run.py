@@ -114,7 +114,13 @@ def test_the_openai_sdk_streams_what_it_gets_whole(server: Server) -> None:
     chunks = list(stream)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    first, second = whole.usage, chunks[-1].usage
+    assert (second.prompt_tokens, second.completion_tokens) == (
+        first.prompt_tokens,
+        first.completion_tokens,
+    )
+    # The same prompt again: all of it but its last token was known.
+    assert second.prompt_tokens_details.cached_tokens == second.prompt_tokens - 1
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "layers:10"])

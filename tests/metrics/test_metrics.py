@@ -16,6 +16,9 @@ FAMILIES = {
     "spec_decode_num_accepted_tokens_total",
     "spec_decode_num_accepted_tokens_per_pos_total",
     "outrider_output_tokens_total",
+    "outrider_prompt_tokens_total",
+    "outrider_cached_prompt_tokens_total",
+    "outrider_prefix_hits_total",
     "outrider_time_to_first_token_seconds_bucket",
     "outrider_inter_token_latency_seconds_bucket",
     "outrider_running",
@@ -81,3 +84,12 @@ def test_latency_per_token_shares_the_interval_of_tokens_that_come_together(metr
 
 def test_two_apps_in_one_process_do_not_share_counters(metrics) -> None:
     assert exposed(Metrics())["outrider_output_tokens_total"] == 0
+
+
+def test_a_prompt_is_counted_with_what_was_there_already(metrics) -> None:
+    metrics.observe_opening(100, 0)
+    metrics.observe_opening(100, 64)
+    found = exposed(metrics)
+    assert found["outrider_prompt_tokens_total"] == 200
+    assert found["outrider_cached_prompt_tokens_total"] == 64
+    assert found["outrider_prefix_hits_total"] == 1

@@ -327,3 +327,18 @@ def test_naming_models_loads_neither_torch_nor_the_hubs_client() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_best_depends_on_the_device_and_on_the_form_of_the_weights(
+    gguf: Path, hf_folder: Path, home: Path
+) -> None:
+    converter = Converter()
+    assert resolve(str(gguf), home=home, dtype="auto", convert=converter).dtype == "int4"
+    assert resolve(str(hf_folder), home=home, dtype="auto").dtype == "int8"
+    assert resolve(str(hf_folder), home=home, dtype="auto", device="cuda").dtype == "bfloat16"
+    assert converter.calls == ["int4"]
+
+
+def test_4_bits_are_refused_for_a_folder_that_has_none(hf_folder: Path, home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"int4 takes 4-bit weights as they are.*use int8"):
+        resolve(str(hf_folder), home=home, dtype="int4")

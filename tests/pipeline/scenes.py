@@ -16,7 +16,7 @@ from outrider.metrics import Metrics
 from outrider.models import TableModel
 from outrider.pipeline import Pipeline, Session
 from outrider.sampling import History, TokenSampler, noise_key
-from outrider.targets import OpenRequest, TableTarget, Target
+from outrider.targets import Opened, OpenRequest, TableTarget, Target
 from outrider.types import Draft, DrafterInfo, SamplingParams
 
 PROMPT = (0, 1)
@@ -119,9 +119,9 @@ class ForgetfulTarget:
     def __getattr__(self, name: str):
         return getattr(self._inner, name)
 
-    async def open(self, request: OpenRequest) -> None:
+    async def open(self, request: OpenRequest) -> Opened:
         self.opened.append(request)
-        await self._inner.open(request)
+        return await self._inner.open(request)
 
     async def advance(self, session_id, round_id, position, draft, run):
         if round_id in self._lost_rounds:

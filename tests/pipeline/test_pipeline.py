@@ -145,6 +145,28 @@ async def test_no_room_at_the_target_is_reported_and_leaks_nothing(file) -> None
     assert pipeline.occupancy() == (0, 1)
 
 
+async def test_what_is_just_being_given_back_is_waited_for(file) -> None:
+    """A place may be free to the gateway a moment before the target has it back."""
+    inner = table_target(file, max_sessions=1)
+    going = asyncio.Event()
+
+    class SlowToRelease(ForgetfulTarget):
+        async def release(self, session_id: str) -> None:
+            await going.wait()
+            await self._inner.release(session_id)
+
+    pipeline = await pipeline_over(SlowToRelease(inner, set()))
+    first = asyncio.create_task(run(pipeline, pipeline.session(PROMPT, GREEDY)))
+    while not pipeline._releasing:  # noqa: ASYNC110 # there is no event for it
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(run(pipeline, pipeline.session(PROMPT, GREEDY)))
+    await asyncio.wait([second], timeout=0.01)
+    going.set()
+    assert await second == alone(file, PROMPT, GREEDY)
+
+
 async def test_finish_reasons_tell_eos_from_the_budget(write_table) -> None:
     file = write_table("target", seed=1, order=2, eos=(2,))
     pipeline = await pipeline_over(table_target(file), NgramDrafter())

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from outrider.audit.client import Endpoint, Refused
 from outrider.audit.plan import AuditPlan, Prompt
 from outrider.audit.statistics import Outcome
-from outrider.audit.wire import Choice, Completion
+from outrider.endpoints import Choice, Completion, Endpoint, Refused
 from outrider.errors import RequestError
 
 __all__ = ["Arm", "Drafts", "agree", "in_parallel", "set_up"]

@@ -7,10 +7,9 @@ from itertools import zip_longest
 from typing import Any
 
 from outrider.audit.arms import Arm, Drafts
-from outrider.audit.client import Refused
 from outrider.audit.findings import GreedyFinding, Retold, SeededFinding
 from outrider.audit.plan import AuditPlan, Prompt
-from outrider.audit.wire import Choice, Completion
+from outrider.endpoints import Choice, Completion, Refused
 
 __all__ = ["greedy_finding", "seeded_finding"]
 

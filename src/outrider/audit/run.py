@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from outrider.audit.arms import Arm, Drafts, agree, set_up
-from outrider.audit.client import Endpoint, base_url, connect
 from outrider.audit.findings import Report
 from outrider.audit.plan import AuditPlan
 from outrider.audit.repeats import greedy_finding, seeded_finding
 from outrider.audit.sampled import draw_samples, weigh
 from outrider.audit.verdict import judge
+from outrider.endpoints import Endpoint, base_url, connect
 from outrider.errors import RequestError
 
 __all__ = ["Progress", "run_audit"]

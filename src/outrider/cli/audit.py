@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -22,8 +20,8 @@ from outrider.audit import (
     render,
     run_audit,
 )
-from outrider.cli.console import progress_bars
-from outrider.errors import ConfigError
+from outrider.cli import options
+from outrider.cli.console import check_writable, progress_bars, write_json
 
 __all__ = ["audit"]
 
@@ -189,9 +187,9 @@ def audit(
     2 misused, 3 inconclusive (such as when nothing was drafted).
     """
     if json_file is not None:
-        _check_writable(json_file)
+        check_writable(json_file)
     params = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
-    params |= dict(_parameter(given) for given in param or [])
+    params |= dict(options.json_parameter(given) for given in param or [])
     speculation = {"drafter": drafter, "verification": verification, "max_lookahead": max_lookahead}
     plan = AuditPlan(
         url=url,
@@ -215,34 +213,5 @@ def audit(
         report = asyncio.run(run_audit(plan, np.random.default_rng(seed), advance))
     render(report, Console(highlight=False))
     if json_file is not None:
-        _write(json_file, as_json(report))
+        write_json(json_file, as_json(report))
     raise typer.Exit(_EXIT_CODES[report.verdict])
-
-
-def _check_writable(file: Path) -> None:
-    """Tell at once what would otherwise be told after an hour. Nothing is written yet."""
-    if not file.parent.is_dir():
-        raise ConfigError(f"cannot write {file}: there is no folder {file.parent}; make it first")
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise ConfigError(f"cannot write {file}; name a file in a folder of yours with --json")
-
-
-def _write(file: Path, values: dict[str, Any]) -> None:
-    try:
-        file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {file}: {error.strerror}; the report is above, and nowhere else"
-        ) from None
-
-
-def _parameter(given: str) -> tuple[str, Any]:
-    name, equals, value = given.partition("=")
-    try:
-        if name and equals:
-            return name, json.loads(value)
-    except ValueError:  # not JSON: told below, like a missing name
-        pass
-    raise typer.BadParameter(
-        f"{given!r} is not NAME=JSON; write such as presence_penalty=0.5", param_hint="--param"
-    )

@@ -1,12 +1,15 @@
-"""What the command line writes: messages, progress bars, logs."""
+"""What the command line writes: messages, progress bars, logs, JSON files."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -24,10 +27,19 @@ from rich.progress import (
 )
 
 from outrider.config import Settings
+from outrider.errors import ConfigError
 from outrider.models import StageProgress
 from outrider.pipeline import Pipeline, create_pipeline
 
-__all__ = ["LogLevel", "complain", "load_pipeline", "progress_bars", "set_up_logs"]
+__all__ = [
+    "LogLevel",
+    "check_writable",
+    "complain",
+    "load_pipeline",
+    "progress_bars",
+    "set_up_logs",
+    "write_json",
+]
 
 
 class LogLevel(StrEnum):
@@ -79,6 +91,24 @@ async def load_pipeline(settings: Settings) -> Pipeline:
         if sys.stderr.isatty():
             print(f"Loading {settings.engine.target} ...", file=sys.stderr)
         return await create_pipeline(settings, progress=progress)
+
+
+def check_writable(file: Path) -> None:
+    """Tell at once what would otherwise be told after an hour. Nothing is written yet."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"cannot write {file}: there is no folder {file.parent}; make it first")
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ConfigError(f"cannot write {file}; name a file in a folder of yours with --json")
+
+
+def write_json(file: Path, values: Mapping[str, Any]) -> None:
+    """Write a report that was also printed. Raises `ConfigError`."""
+    try:
+        file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {file}: {error.strerror}; the report is above, and nowhere else"
+        ) from None
 
 
 class _Stderr:

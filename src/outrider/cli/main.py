@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from outrider import __version__
-from outrider.cli import audit, config, generate, models, run
+from outrider.cli import audit, bench, config, generate, models, run
 from outrider.cli.console import complain
 from outrider.errors import OutriderError
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("generate")(generate.generate)
 app.command("audit")(audit.audit)
+app.command("bench")(bench.bench)
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
 

@@ -37,5 +37,11 @@ def pull(
     """Fetch a model into the cache and make it ready to serve."""
     settings = load_settings(config, {"engine": {"dtype": dtype}})
     with progress_bars() as progress:
-        folder = resolve(name, home=settings.home, dtype=settings.engine.dtype, progress=progress)
+        folder = resolve(
+            name,
+            home=settings.home,
+            dtype=settings.engine.dtype,
+            device=settings.engine.device,
+            progress=progress,
+        )
     typer.echo(f"{folder.model_id} is ready in {folder.path}")

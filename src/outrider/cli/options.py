@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ __all__ = [
     "Device",
     "Draft",
     "Dtype",
+    "KvMemory",
     "Lookahead",
     "MaxContext",
     "MaxLookahead",
@@ -22,6 +24,7 @@ __all__ = [
     "Target",
     "Threads",
     "build_settings",
+    "json_parameter",
 ]
 
 _MODEL = "Model"
@@ -53,7 +56,11 @@ Draft = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option("--dtype", help="float32 or bfloat16.", rich_help_panel=_MODEL),
+    typer.Option(
+        "--dtype",
+        help="What the weights are held in: auto, int8, int4 (GGUF files), bfloat16, float32.",
+        rich_help_panel=_MODEL,
+    ),
 ]
 Device = Annotated[
     str | None,
@@ -72,6 +79,16 @@ MaxContext = Annotated[
     typer.Option(
         "--max-context",
         help="Longest prompt plus output, in tokens; 0: the model's own limit.",
+        rich_help_panel=_MODEL,
+    ),
+]
+KvMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-memory",
+        metavar="SIZE",
+        help="Memory for keys and values of all sequences, such as 2GB; 0: a share of what is "
+        "available.",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -109,6 +126,7 @@ def build_settings(
     threads: int | None = None,
     max_sessions: int | None = None,
     max_context: int | None = None,
+    kv_memory: str | None = None,
     draft: list[str] | None = None,
     controller: str | None = None,
     lookahead: int | None = None,
@@ -126,6 +144,7 @@ def build_settings(
                 "threads": threads,
                 "max_sessions": max_sessions,
                 "max_context": max_context,
+                "kv_memory": kv_memory,
             },
             "speculation": {
                 "drafts": ",".join(draft) if draft else None,
@@ -134,4 +153,17 @@ def build_settings(
                 "max_lookahead": max_lookahead,
             },
         },
+    )
+
+
+def json_parameter(given: str) -> tuple[str, Any]:
+    """A field of a request from `NAME=JSON`."""
+    name, equals, value = given.partition("=")
+    try:
+        if name and equals:
+            return name, json.loads(value)
+    except ValueError:  # not JSON: told below, like a missing name
+        pass
+    raise typer.BadParameter(
+        f"{given!r} is not NAME=JSON; write such as presence_penalty=0.5", param_hint="--param"
     )

@@ -47,6 +47,7 @@ def run(
     threads: options.Threads = None,
     max_sessions: options.MaxSessions = None,
     max_context: options.MaxContext = None,
+    kv_memory: options.KvMemory = None,
     controller: options.Controller = None,
     lookahead: options.Lookahead = None,
     max_lookahead: options.MaxLookahead = None,
@@ -62,6 +63,7 @@ def run(
         threads=threads,
         max_sessions=max_sessions,
         max_context=max_context,
+        kv_memory=kv_memory,
         draft=draft,
         controller=controller,
         lookahead=lookahead,
@@ -106,6 +108,7 @@ async def _warm_up(pipeline: Pipeline) -> None:
 def _welcome(pipeline: Pipeline, address: str) -> None:
     info = pipeline.info
     drafters = ", ".join(pipeline.drafter_names) or "none"
+    served = f"{info.model_id} in {info.dtype}" if info.dtype else info.model_id
     if info.chat_template is not None:
         path, say = "chat/completions", "Write a haiku about the sea."
         messages = f'[{{"role": "user", "content": "{say}"}}]'
@@ -117,7 +120,7 @@ def _welcome(pipeline: Pipeline, address: str) -> None:
         body = f'{{"model": "{info.model_id}", "prompt": "0 1", "max_tokens": 16}}'
         call = f'completions.create(model="{info.model_id}", prompt="0 1").choices[0].text'
     typer.echo(
-        f"""Outrider serves {info.model_id} on {address}  (drafters: {drafters}; Ctrl-C ends it)
+        f"""Outrider serves {served} on {address}  (drafters: {drafters}; Ctrl-C ends it)
 
   curl {address}/v1/{path} -H 'Content-Type: application/json' \\
     -d '{body}'

@@ -24,6 +24,7 @@ class SessionView:
         sampling: how the target samples.
         noise_key: the session's noise, so that a sampling drafter can couple with the target.
         choice: index of this copy among the `n` of one request.
+        tenant: whose session it is; nothing is shared between tenants.
     """
 
     session_id: str
@@ -33,6 +34,7 @@ class SessionView:
     sampling: SamplingParams
     noise_key: int
     choice: int = 0
+    tenant: str = ""
 
 
 class Drafter(Protocol):

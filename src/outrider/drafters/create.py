@@ -21,7 +21,8 @@ from outrider.text import HFTokenizer, check_same_vocabulary
 from outrider.types import DrafterInfo, TargetInfo
 
 if TYPE_CHECKING:
-    from outrider.engine import Decoder, Lane
+    from outrider.engine import Lane
+    from outrider.engine.base import Decoder
 
 __all__ = ["create_drafter"]
 
@@ -102,7 +103,11 @@ def _folder(
     progress: StageProgress | None,
 ) -> Drafter:
     folder: ModelFolder = resolve(
-        spec, home=settings.home, dtype=settings.engine.dtype, progress=progress
+        spec,
+        home=settings.home,
+        dtype=settings.engine.dtype,
+        device=settings.engine.device,
+        progress=progress,
     )
     if target.tokenizer_json is None:
         raise VocabularyMismatch(
@@ -119,7 +124,7 @@ def _folder(
 
     from outrider.engine import load_decoder
 
-    decoder = load_decoder(folder.path, settings.engine)
+    decoder = load_decoder(folder.path, settings.engine, dtype=folder.dtype, beside=lane.decoder)
     name = folder.model_id
     return _model(name, lane, decoder, target, settings, model_hash=folder.model_hash)
 
@@ -143,6 +148,8 @@ def _model(
         num_slots=settings.engine.max_sessions,
         max_length=context_length,
         step_tokens=settings.engine.step_tokens,
+        kv_tokens=lane.cache.budget,  # so that what fits the target fits here as well
+        reuse=settings.engine.prefix_cache,
     )
     info = DrafterInfo(
         name=name,

@@ -11,7 +11,7 @@ import torch
 from outrider.drafters.base import SessionView
 from outrider.drafters.picker import Picker, Sampling
 from outrider.engine import Feed, Job, Lane, StepInfo
-from outrider.errors import DraftFailed, Overloaded
+from outrider.errors import DraftFailed, Overloaded, RequestError
 from outrider.sampling import History
 from outrider.sampling.device import sampler_on
 from outrider.types import NO_DRAFT, Draft, DrafterInfo, SampledDraft
@@ -64,10 +64,13 @@ class ModelDrafter:
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
         if held is not None:
-            await self._lane.free(held.slot)
+            await self._lane.close(held.slot, held.history.tokens)
 
     async def close(self) -> None:
-        """The lane's thread is closed by whoever started it."""
+        """Free all slots, and what is kept. The lane's thread is closed by whoever started it."""
+        for session_id in list(self._sessions):
+            await self.release(session_id)
+        await self._lane.forget()
 
     async def _draft(
         self, view: SessionView, max_tokens: int, rng: np.random.Generator | None
@@ -83,15 +86,16 @@ class ModelDrafter:
     async def _hold(self, view: SessionView) -> _Held:
         held = self._sessions.get(view.session_id)
         if held is None:
+            sampling = Sampling(view, self._eos_token_ids, self._sampler)
+            prompt_ids = view.tokens[: view.prompt_length]
+            history = History(prompt_ids)
+            most = min(view.prompt_length + view.sampling.max_tokens, self._lane.cache.max_length)
             try:
-                slot = await self._lane.allocate()
-            except Overloaded as error:
+                opening = await self._lane.open(prompt_ids, most, view.tenant)
+            except (Overloaded, RequestError) as error:
                 raise DraftFailed(f"{self._info.name}: {error}") from None
-            held = self._sessions[view.session_id] = _Held(
-                slot,
-                Sampling(view, self._eos_token_ids, self._sampler),
-                History(view.tokens[: view.prompt_length]),
-            )
+            held = _Held(opening.slot, sampling, history, read=opening.reused)
+            self._sessions[view.session_id] = held
         return held
 
     async def _run(self, job: _DraftJob) -> None:

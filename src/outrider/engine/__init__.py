@@ -6,13 +6,14 @@ sequence and returns logits.
 """
 
 from outrider.engine.architecture import ModelConfig, read_config
+from outrider.engine.base import Decoder
 from outrider.engine.batch import Chunk
 from outrider.engine.cache import KVCache
-from outrider.engine.decoder import Decoder
+from outrider.engine.decoder import TorchDecoder
 from outrider.engine.gguf import convert_gguf
 from outrider.engine.gguf_header import read_gguf_header
 from outrider.engine.load import load_decoder, open_lane
-from outrider.engine.scheduler import Feed, Job, Lane, StepInfo
+from outrider.engine.scheduler import Feed, Job, Lane, Opening, StepInfo
 from outrider.engine.thread import EngineThread
 from outrider.engine.weights import load_model
 
@@ -25,7 +26,9 @@ __all__ = [
     "KVCache",
     "Lane",
     "ModelConfig",
+    "Opening",
     "StepInfo",
+    "TorchDecoder",
     "convert_gguf",
     "load_decoder",
     "load_model",

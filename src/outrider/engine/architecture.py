@@ -8,46 +8,52 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any
 
-from outrider.engine.rope import RopeConfig, positive_number
-from outrider.errors import CorruptModel, UnknownModel, UnsupportedModel
+from outrider.engine.families import (
+    TRAITS,
+    Activation,
+    Family,
+    activation_of,
+    family_of,
+    ropes_of,
+)
+from outrider.engine.fields import optional_number, positive_integer, positive_number, token_ids
+from outrider.engine.rope_config import RopeConfig
+from outrider.engine.windows import windows_of
+from outrider.errors import CorruptModel, UnknownModel
 
-__all__ = ["Family", "ModelConfig", "read_config"]
+__all__ = ["ModelConfig", "read_config"]
 
-Family = Literal["llama", "mistral", "qwen2"]
-
-_FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
-# What a missing key means differs by family; these are the values the formats document.
-_DEFAULT_CONTEXT: Final[dict[Family, int]] = {"llama": 2048, "mistral": 131072, "qwen2": 32768}
-_DEFAULT_KV_HEADS: Final[dict[Family, int | None]] = {"llama": None, "mistral": 8, "qwen2": 32}
-_ARCHITECTURES: Final[dict[Family, str]] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-}
-_DEFAULT_WINDOW: Final = 4096
-_DEFAULT_MAX_WINDOW_LAYERS: Final = 28
+_QUERY_SCALAR = 256  # Gemma's, where the config does not say it
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The architecture of one decoder.
+    """The architecture of one decoder: all numbers that its arithmetic needs beside the weights.
 
     Attributes:
-        family: which published architecture it follows.
+        family: which published architecture it follows; says how a checkpoint stores it.
         vocab_size: rows of the embedding and width of the logits.
         hidden_size, intermediate_size: widths of the residual stream and of the MLP.
         num_layers, num_heads, num_kv_heads, head_dim: shape of the attention.
         rms_norm_eps: added to the mean square in every norm.
-        rope: how positions turn queries and keys.
+        rope, window_rope: how positions turn queries and keys in layers that see all tokens and
+            in layers with a window.
+        windows: of each layer, how many tokens a token sees there, itself included; None sees all.
         context_length: the most positions the model was made for, in tokens.
+        attention_scale: multiplies each product of a query and a key.
+        attention_softcap: c if these become c * tanh(x / c) before the softmax; else None.
+        logit_softcap: the same for the logits.
+        embedding_scale: multiplies the embedding of each token.
+        activation: of the MLP's gate; `gelu_tanh` is GELU's approximation by tanh.
+        qk_norm: each query and key head is normalized before it is turned.
+        post_norms: what attention and MLP give is normalized before it is added.
         tied_head: the logits are computed with the embedding.
         qkv_bias, o_bias, mlp_bias: which linear layers carry a bias.
-        sliding_window: a token sees this many tokens, itself included; None sees all.
         bos_token_id: begins a text, if the model has such a token.
         eos_token_ids: end an output.
     """
@@ -62,12 +68,20 @@ class ModelConfig:
     head_dim: int
     rms_norm_eps: float
     rope: RopeConfig
+    window_rope: RopeConfig
+    windows: tuple[int | None, ...]
     context_length: int
+    attention_scale: float
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    embedding_scale: float = 1.0
+    activation: Activation = "silu"
+    qk_norm: bool = False
+    post_norms: bool = False
     tied_head: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    sliding_window: int | None = None
     bos_token_id: int | None = None
     eos_token_ids: frozenset[int] = frozenset()
 
@@ -79,54 +93,74 @@ class ModelConfig:
             UnsupportedModel: an architecture or a feature that the engine does not run; names it.
             CorruptModel: a key is missing, or its value impossible.
         """
-        family = _family(config)
-        _refuse_unknown_arithmetic(config, family)
-        num_layers = _positive(config, "num_hidden_layers")
-        hidden_size = _positive(config, "hidden_size")
-        num_heads = _positive(config, "num_attention_heads")
-        # A key that is absent and a key that is null mean different things to the families.
-        if config.get("num_key_value_heads", _DEFAULT_KV_HEADS[family]) is None:
-            kv_heads = num_heads
-        else:
-            kv_heads = _positive(config, "num_key_value_heads", _DEFAULT_KV_HEADS[family])
-        context_length = _positive(config, "max_position_embeddings", _DEFAULT_CONTEXT[family])
-        head_dim = config.get("head_dim") or hidden_size // num_heads
-        if num_heads % kv_heads:
-            raise CorruptModel(
-                f"config.json: num_attention_heads {num_heads} is no multiple of"
-                f" num_key_value_heads {kv_heads}; fetch the model again"
-            )
+        family = family_of(config)
+        traits = TRAITS[family]
+        num_layers = positive_integer(config, "num_hidden_layers")
+        hidden_size = positive_integer(config, "hidden_size")
+        num_heads = positive_integer(config, "num_attention_heads")
+        head_dim = config.get("head_dim") or traits.head_dim or hidden_size // num_heads
         if not isinstance(head_dim, int) or head_dim <= 0 or head_dim % 2:
             raise CorruptModel(
                 f"config.json: head_dim {head_dim!r} is not a positive even number;"
                 " fetch the model again"
             )
+        context_length = positive_integer(config, "max_position_embeddings", traits.context_length)
+        rope, window_rope = ropes_of(
+            config, family, context_length=context_length, head_dim=head_dim
+        )
+        scalar, attention_softcap, logit_softcap = float(head_dim), None, None
+        if traits.gemma:
+            scalar = positive_number(
+                config.get("query_pre_attn_scalar", _QUERY_SCALAR), "query_pre_attn_scalar"
+            )
+            attention_softcap, logit_softcap = (
+                optional_number(config.get(key, default), key)
+                for key, default in zip(
+                    ("attn_logit_softcapping", "final_logit_softcapping"),
+                    traits.softcaps,
+                    strict=True,
+                )
+            )
         attention_bias = bool(config.get("attention_bias", False))
         return cls(
             family=family,
-            vocab_size=_positive(config, "vocab_size"),
+            vocab_size=positive_integer(config, "vocab_size"),
             hidden_size=hidden_size,
-            intermediate_size=_positive(config, "intermediate_size"),
+            intermediate_size=positive_integer(config, "intermediate_size"),
             num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=kv_heads,
+            num_kv_heads=_kv_heads(config, num_heads, traits.kv_heads),
             head_dim=head_dim,
-            rms_norm_eps=positive_number(config.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
-            rope=RopeConfig.from_hf(config, context_length=context_length, head_dim=head_dim),
-            context_length=context_length,
-            tied_head=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=attention_bias or family == "qwen2",
+            rms_norm_eps=positive_number(
+                config.get("rms_norm_eps", traits.rms_norm_eps), "rms_norm_eps"
+            ),
+            rope=rope,
+            window_rope=window_rope,
+            windows=windows_of(config, family, num_layers),
+            context_length=min(context_length, rope.longest or context_length),
+            attention_scale=scalar**-0.5,
+            attention_softcap=attention_softcap,
+            logit_softcap=logit_softcap,
+            embedding_scale=hidden_size**0.5 if traits.gemma else 1.0,
+            activation=activation_of(config, traits),
+            qk_norm=traits.qk_norm,
+            post_norms=traits.gemma,
+            tied_head=bool(config.get("tie_word_embeddings", traits.tied_head)),
+            qkv_bias=attention_bias or traits.qkv_bias,
             o_bias=attention_bias,
             mlp_bias=bool(config.get("mlp_bias", False)),
-            sliding_window=_sliding_window(config, family, num_layers),
-            bos_token_id=next(iter(_token_ids(config, "bos_token_id")), None),
-            eos_token_ids=_token_ids(config, "eos_token_id"),
+            bos_token_id=next(iter(token_ids(config, "bos_token_id")), None),
+            eos_token_ids=token_ids(config, "eos_token_id"),
         )
 
     @property
     def num_queries_per_kv(self) -> int:
         """Query heads that share one key-value head."""
         return self.num_heads // self.num_kv_heads
+
+    def rope_of(self, layer: int) -> RopeConfig:
+        """How the heads of a layer are turned."""
+        return self.rope if self.windows[layer] is None else self.window_rope
 
     def with_layers(self, num_layers: int) -> ModelConfig:
         """The same model cut to its first `num_layers` layers.
@@ -138,7 +172,20 @@ class ModelConfig:
             raise ValueError(
                 f"num_layers {num_layers} must lie between 1 and the model's {self.num_layers}"
             )
-        return dataclasses.replace(self, num_layers=num_layers)
+        return dataclasses.replace(self, num_layers=num_layers, windows=self.windows[:num_layers])
+
+
+def _kv_heads(config: Mapping[str, Any], num_heads: int, default: int | None) -> int:
+    # A key that is absent and a key that is null mean different things to the families.
+    if config.get("num_key_value_heads", default) is None:
+        return num_heads
+    kv_heads = positive_integer(config, "num_key_value_heads", default)
+    if num_heads % kv_heads:
+        raise CorruptModel(
+            f"config.json: num_attention_heads {num_heads} is no multiple of"
+            f" num_key_value_heads {kv_heads}; fetch the model again"
+        )
+    return kv_heads
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -158,7 +205,7 @@ def read_config(folder: Path) -> ModelConfig:
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return config
-    extra = _token_ids(_read_json(generation), "eos_token_id")
+    extra = token_ids(_read_json(generation), "eos_token_id")
     return dataclasses.replace(config, eos_token_ids=config.eos_token_ids | extra)
 
 
@@ -172,99 +219,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CorruptModel(f"{path} is not a JSON object; fetch the model again")
     return content
-
-
-def _family(config: Mapping[str, Any]) -> Family:
-    model_type = config.get("model_type")
-    if model_type not in _FAMILIES:
-        raise UnsupportedModel(
-            f"model_type {model_type!r} is not supported; the engine runs {', '.join(_FAMILIES)}"
-        )
-    family = cast("Family", model_type)
-    architectures = config.get("architectures")
-    if architectures and _ARCHITECTURES[family] not in architectures:
-        raise UnsupportedModel(
-            f"architectures {architectures!r} is not supported; for model_type {family}"
-            f" the engine runs {_ARCHITECTURES[family]}"
-        )
-    return family
-
-
-def _refuse_unknown_arithmetic(config: Mapping[str, Any], family: Family) -> None:
-    activation = config.get("hidden_act", "silu")
-    if activation != "silu":
-        raise UnsupportedModel(f"hidden_act {activation!r} is not supported; the engine runs silu")
-    quantization = config.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        raise UnsupportedModel(
-            f"quantization_config with quant_method {method!r} is not supported; use the"
-            " unquantized model or a GGUF file"
-        )
-    if family != "llama":
-        for key in ("attention_bias", "mlp_bias"):
-            if config.get(key):
-                raise UnsupportedModel(
-                    f"{key} {config[key]!r} is not supported for model_type {family}; only llama"
-                )
-
-
-def _sliding_window(config: Mapping[str, Any], family: Family, num_layers: int) -> int | None:
-    window = config.get("sliding_window", None if family == "llama" else _DEFAULT_WINDOW)
-    match family:
-        case "llama":
-            sliding = False
-        case "mistral":
-            sliding = window is not None
-        case "qwen2":
-            sliding = window is not None and bool(config.get("use_sliding_window", False))
-    layer_types = config.get("layer_types")
-    if layer_types is not None:
-        sliding = _one_layer_type(layer_types, sliding)
-    elif sliding and family == "qwen2":
-        first = config.get("max_window_layers", _DEFAULT_MAX_WINDOW_LAYERS)
-        if 0 < first < num_layers:
-            raise UnsupportedModel(
-                f"max_window_layers {first} of {num_layers} layers is not supported; the engine"
-                " runs a sliding window in every layer or in none"
-            )
-        sliding = first <= 0
-    if not sliding:
-        return None
-    if not isinstance(window, int) or window <= 0:
-        raise CorruptModel(
-            f"config.json: sliding_window {window!r} is not a positive number;"
-            " fetch the model again"
-        )
-    return window
-
-
-def _one_layer_type(layer_types: Sequence[str], sliding: bool) -> bool:
-    kinds = set(layer_types)
-    if kinds == {"full_attention"}:
-        return False
-    if kinds == {"sliding_attention"} and sliding:
-        return True
-    raise UnsupportedModel(
-        f"layer_types {sorted(kinds)} with sliding window {'on' if sliding else 'off'} is not"
-        " supported; the engine runs the same attention in every layer"
-    )
-
-
-def _positive(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    value = config.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise CorruptModel(
-            f"config.json: {key} {value!r} is not a positive whole number; fetch the model again"
-        )
-    return value
-
-
-def _token_ids(config: Mapping[str, Any], key: str) -> frozenset[int]:
-    value = config.get(key)
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(token, int) for token in ids):
-        raise CorruptModel(
-            f"config.json: {key} {value!r} is not one or more token ids; fetch the model again"
-        )
-    return frozenset(ids)

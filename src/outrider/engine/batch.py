@@ -89,7 +89,7 @@ def pack(
         _check(chunk, vocab_size)
         start = cache.length(chunk.slot)
         span = Span(chunk.slot, len(ids), start, len(chunk.token_ids))
-        cache.check_fits(span.end)
+        cache.check_fits(chunk.slot, span.end)
         ids.extend(chunk.token_ids)
         positions.extend(range(start, span.end))
         wanted.extend(range(len(ids) - chunk.num_logits, len(ids)))

@@ -1,41 +1,33 @@
-"""Keys and values of the tokens that each sequence has been through, one slot a sequence.
+"""Keys and values of the tokens that each sequence has been through.
 
-A slot's storage grows with its sequence and is given back when it is freed, so that the number of
-slots and their longest length may be set generously.
+What the running sequences do not use of the budget holds sequences that have ended, for later ones
+of the same tenant that begin alike. They are dropped, least recently used first, as soon as a
+running one needs the room.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections import OrderedDict
+from collections.abc import Container, Sequence
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from outrider.engine.architecture import ModelConfig
-from outrider.errors import ConfigError, ContextLengthExceeded, Overloaded
+from outrider.engine.prefix import PrefixIndex
+from outrider.engine.slots import Slot, Slots, rounded
 
 __all__ = ["KVCache"]
 
-_GRANULE: Final = 64  # tokens; the smallest storage, and what larger ones are rounded up to
+_WORTHWHILE: Final = 16
+"""Tokens: shorter beginnings are neither kept nor reused, to compute them costs no more."""
+
+_MAX_RETAINED: Final = 1024
+"""Sequences kept at most, so that what is known of them stays small beside their storage."""
 
 
-class _Slot:
-    """`storage`: [layers, 2, kv_heads, capacity, head_dim], of which `length` tokens are filled."""
-
-    __slots__ = ("length", "storage")
-
-    def __init__(self, storage: Tensor) -> None:
-        self.storage = storage
-        self.length = 0
-
-
-class KVCache:
-    """Slots of keys and values. Not safe for use by several threads at once.
-
-    A slot is named by a number that is never given out twice, so that a caller who kept one too
-    long meets an error and not another sequence.
-    """
+class KVCache(Slots):
+    """Slots of keys and values, and what sequences of one tenant have in common."""
 
     def __init__(
         self,
@@ -46,141 +38,181 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Args:
-            num_slots: the most sequences held at once.
-            max_length: the most tokens in one of them.
+        super().__init__(
+            config, num_slots=num_slots, max_length=max_length, dtype=dtype, device=device
+        )
+        self._retained: OrderedDict[int, Slot] = OrderedDict()  # least recently used first
+        self._index = PrefixIndex()
+        self._kept = 0  # tokens that retained sequences hold
+
+    @property
+    def num_retained(self) -> int:
+        """Sequences that have ended and are kept."""
+        return len(self._retained)
+
+    @property
+    def bytes_retained(self) -> int:
+        """Memory that is held for later sequences, and given up when a running one needs it."""
+        return self._kept * self.bytes_per_token
+
+    def open(self, prompt_ids: Sequence[int], most: int, tenant: str) -> tuple[int, int]:
+        """Take a slot for a sequence that begins with `prompt_ids`, and fill in what is known.
+
+        The beginning is taken from the tenant's sequence that shares the most of it, retained or
+        running: moved, if the new one goes on where a retained one ended, else copied. The last
+        token is always left to be fed, since its logits are wanted.
+
+        Args:
+            prompt_ids: stay as they are for as long as the slot is held.
+            most: tokens that the sequence may come to.
+            tenant: whose it is.
+
+        Returns the slot, and how many tokens it holds already.
 
         Raises:
-            ConfigError: no slots, or a length that the model's context does not allow.
+            Overloaded, ContextLengthExceeded: see `allocate`.
+            RequestError: an impossible token id.
         """
-        if num_slots < 1:
-            raise ConfigError(f"a cache of {num_slots} slots holds nothing; use at least 1")
-        if not 1 <= max_length <= config.context_length:
-            raise ConfigError(
-                f"sequences of {max_length} tokens do not fit the model;"
-                f" use 1 to its context length of {config.context_length}"
-            )
-        self.max_length = max_length
-        self._num_slots = num_slots
-        self._dtype = dtype
-        self._device = device
-        self._layers = config.num_layers
-        self._kv_heads = config.num_kv_heads
-        self._head_dim = config.head_dim
-        self._slots: dict[int, _Slot] = {}
-        self._numbers = itertools.count()
+        slot = self.allocate(most)
+        try:
+            source, shared = self._longest(prompt_ids, tenant)
+            if shared >= _WORTHWHILE:
+                self._share(slot, source, shared, len(prompt_ids))
+            self._index.add(slot, tenant, prompt_ids)
+        except BaseException:
+            self.free(slot)
+            raise
+        self._slots[slot].tenant = tenant
+        return slot, self._slots[slot].length
 
-    @property
-    def num_free(self) -> int:
-        """Slots that can still be allocated."""
-        return self._num_slots - len(self._slots)
+    def catch_up(self, slot: int, most: int, reading: Container[int]) -> bool:
+        """Take over what others have read meanwhile of a prompt that is still being read.
 
-    @property
-    def num_layers(self) -> int:
-        """Layers that the cache holds keys and values of."""
-        return self._layers
+        Args:
+            slot: of `open`.
+            most: tokens that it may hold afterwards.
+            reading: slots that get on with theirs.
 
-    @property
-    def bytes_in_use(self) -> int:
-        """Memory that the slots hold now, filled or not."""
-        return sum(slot.storage.nbytes for slot in self._slots.values())
-
-    def allocate(self) -> int:
-        """Take an empty slot.
+        Returns False if it is better to wait: another one, that is ahead or came first, reads what
+        this one needs as well. There is always one that need not wait.
 
         Raises:
-            Overloaded: all are taken.
+            RuntimeError: the slot is not allocated, or no longer.
         """
-        if self.num_free == 0:
-            raise Overloaded(
-                f"all {self._num_slots} cache slots are taken; try again when a request has ended"
-            )
+        held = self._slot(slot)
+        most = min(most, self._index.size(slot))
+        source, shared = held, held.length
+        for number, common in self._index.like(slot):
+            reach = min(common, most)
+            if reach < shared + _WORTHWHILE:
+                break
+            other = self._retained.get(number) or self._slots[number]
+            if other.length < reach and number in reading:
+                if (other.length, -number) > (held.length, -slot):
+                    return False
+            elif other is not held and min(reach, other.length) >= shared + _WORTHWHILE:
+                source, shared = other, min(reach, other.length)
+        if source is not held:
+            storage = self.reserve(slot, shared)
+            new = slice(held.length, shared)
+            with torch.inference_mode():  # as the passes that made the storage
+                storage[:, :, :, new] = source.storage[:, :, :, new]
+            held.length = shared
+        return True
+
+    def retire(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Give a slot back, and keep what it holds for as long as nobody needs the room.
+
+        Only what `open` gave is kept, and nothing that is short or that a kept one holds as well.
+
+        Args:
+            slot: whose sequence has ended.
+            token_ids: those whose keys and values it surely holds; may be longer than the slot.
+
+        Raises:
+            RuntimeError: it is not allocated, or no longer.
+        """
+        held = self._slot(slot)
+        length = min(held.length, len(token_ids))
+        self.free(slot)
+        if held.tenant is None or length < _WORTHWHILE:
+            return
+        kept_ids = token_ids[:length]
+        for number, common in self._index.matches(held.tenant, kept_ids):
+            if common < length:
+                break
+            if number in self._retained:
+                self._retained.move_to_end(number)
+                return
+        held.length = length
         number = next(self._numbers)
-        self._slots[number] = _Slot(self._storage(0))
-        return number
+        self._index.add(number, held.tenant, kept_ids)
+        self._retained[number] = held
+        self._kept += held.capacity
+        if len(self._retained) > _MAX_RETAINED:
+            self._evict()
+
+    def distrust(self, slot: int) -> None:
+        """Let nobody share what a slot holds, now or later: something went wrong with it.
+
+        Slots that are not allocated any more are ignored.
+        """
+        self._index.remove(slot)
+        if slot in self._slots:
+            self._slots[slot].tenant = None
 
     def free(self, slot: int) -> None:
-        """Give a slot and its memory back.
+        super().free(slot)
+        self._index.remove(slot)
 
-        Raises:
-            RuntimeError: it is not allocated, or no longer.
-        """
-        self._slot(slot)
-        del self._slots[slot]
+    def forget(self) -> None:
+        """Drop all retained sequences."""
+        while self._retained:
+            self._evict()
 
-    def length(self, slot: int) -> int:
-        """Tokens that the slot holds.
+    def clear(self) -> None:
+        """Give everything back, running sequences too."""
+        self.forget()
+        for slot in list(self._slots):
+            self.free(slot)
 
-        Raises:
-            RuntimeError: it is not allocated, or no longer.
-        """
-        return self._slot(slot).length
+    def _longest(self, prompt_ids: Sequence[int], tenant: str) -> tuple[int, int]:
+        """The sequence that holds most of the prompt but its last token, and how much."""
+        source, shared = -1, 0
+        for number, common in self._index.matches(tenant, prompt_ids):
+            if common <= shared:
+                break
+            # A running sequence may not have got as far as its prompt reaches.
+            held = self._retained.get(number) or self._slots[number]
+            usable = min(common, held.length, len(prompt_ids) - 1)
+            if usable > shared:
+                source, shared = number, usable
+        return source, shared
 
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget all tokens from position `length` on. Costs nothing and frees no memory.
+    def _share(self, slot: int, source: int, length: int, coming: int) -> None:
+        """Fill an empty slot with the first tokens of another, with room for those to come."""
+        held = self._slots[slot]
+        kept = self._retained.get(source)
+        if kept is None:
+            self._grow(held, min(rounded(coming), held.limit), self._slots[source], length)
+            return
+        capacity = min(rounded(coming), held.limit)
+        self._retained.move_to_end(source)
+        if length == kept.length or self._used + kept.capacity + capacity > self._budget:
+            self._drop(source)
+            if kept.capacity <= held.limit:
+                self._used += kept.capacity
+                held.storage, held.length = kept.storage, length
+                return
+        self._grow(held, capacity, kept, length)
 
-        Raises:
-            RuntimeError: the slot is not allocated, or no longer.
-            ValueError: the slot holds fewer tokens.
-        """
-        held = self._slot(slot)
-        if not 0 <= length <= held.length:
-            raise ValueError(
-                f"slot {slot} holds {held.length} tokens and cannot be cut to {length}"
-            )
-        held.length = length
+    def _make_room(self, num_tokens: int) -> None:
+        while self._retained and self._used + self._kept + num_tokens > self._budget:
+            self._evict()
 
-    def reserve(self, slot: int, length: int) -> Tensor:
-        """Make room for `length` tokens in all, leaving the slot's length as it is.
+    def _evict(self) -> None:
+        self._drop(next(iter(self._retained)))
 
-        Returns the slot's storage, [layers, 2 (keys, values), kv_heads, capacity, head_dim], good
-        until the next call for the same slot: write to positions from its length on. Storage at
-        least doubles when it grows, so that appending costs O(1) per token on average.
-
-        Raises:
-            RuntimeError: the slot is not allocated, or no longer.
-            ContextLengthExceeded: `length` is over the longest allowed.
-        """
-        held = self._slot(slot)
-        self.check_fits(length)
-        capacity = held.storage.shape[3]
-        if length > capacity:
-            rounded = -(-length // _GRANULE) * _GRANULE
-            grown = self._storage(min(max(rounded, 2 * capacity), self.max_length))
-            grown[:, :, :, : held.length] = held.storage[:, :, :, : held.length]
-            held.storage = grown
-        return held.storage
-
-    def check_fits(self, length: int) -> None:
-        """Raises ContextLengthExceeded if a slot cannot hold `length` tokens."""
-        if length > self.max_length:
-            raise ContextLengthExceeded(
-                f"a sequence of {length} tokens is longer than the {self.max_length} allowed;"
-                " shorten the prompt or ask for fewer tokens"
-            )
-
-    def commit(self, slot: int, length: int) -> None:
-        """Declare that the slot's storage is filled up to `length`.
-
-        Raises:
-            RuntimeError: the slot is not allocated, or no room was reserved for that many tokens.
-        """
-        held = self._slot(slot)
-        if length > held.storage.shape[3]:
-            raise RuntimeError(f"slot {slot} has no room for {length} tokens; reserve it first")
-        held.length = length
-
-    def _slot(self, slot: int) -> _Slot:
-        try:
-            return self._slots[slot]
-        except KeyError:
-            raise RuntimeError(
-                f"cache slot {slot} is not allocated: it was freed, or never taken"
-            ) from None
-
-    def _storage(self, capacity: int) -> Tensor:
-        return torch.empty(
-            (self._layers, 2, self._kv_heads, capacity, self._head_dim),
-            dtype=self._dtype,
-            device=self._device,
-        )
+    def _drop(self, number: int) -> None:
+        self._kept -= self._retained.pop(number).capacity
+        self._index.remove(number)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,10 +15,16 @@ from outrider.engine.architecture import ModelConfig
 from outrider.engine.attention import AttentionSpan, attend, prepare
 from outrider.engine.batch import Chunk, pack
 from outrider.engine.cache import KVCache
+from outrider.engine.families import Activation
 from outrider.engine.linear import Linear
 from outrider.engine.rope import RopeTable, apply_rope
 
-__all__ = ["Decoder", "Layer"]
+__all__ = ["Layer", "TorchDecoder"]
+
+_ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+    "silu": functional.silu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,10 @@ class Layer:
         output: from the heads back to the residual stream.
         gate_up: to gate and up, in this order.
         down: from the MLP back to the residual stream.
+        qk_norm: [heads + kv_heads, head_dim], of each query and key head before it is turned.
+        attention_out_norm, mlp_out_norm: [hidden], of what attention and MLP add.
+
+    The last three are None in models that have no such norms.
     """
 
     attention_norm: Tensor
@@ -37,9 +49,12 @@ class Layer:
     mlp_norm: Tensor
     gate_up: Linear
     down: Linear
+    qk_norm: Tensor | None = None
+    attention_out_norm: Tensor | None = None
+    mlp_out_norm: Tensor | None = None
 
 
-class Decoder:
+class TorchDecoder:
     """A decoder on one device. Holds no state of any sequence: that is in the `KVCache`."""
 
     def __init__(
@@ -62,7 +77,15 @@ class Decoder:
         self._layers = tuple(layers)
         self._norm = norm
         self._head = head
-        self._rope = RopeTable(config.rope, config.head_dim, embedding.device)
+        self._activate = _ACTIVATIONS[config.activation]
+        # Rounded to the model's number format, as published models were trained with.
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=embedding.dtype).item()
+        ropes = [config.rope_of(index) for index in range(config.num_layers)]
+        distinct = list(dict.fromkeys(ropes))
+        self._rope_tables = [
+            RopeTable(rope, config.head_dim, embedding.device) for rope in distinct
+        ]
+        self._table_of = [distinct.index(rope) for rope in ropes]
 
     @property
     def device(self) -> torch.device:
@@ -70,17 +93,22 @@ class Decoder:
         return self._embedding.device
 
     @property
+    def batch_invariant(self) -> bool:
+        """Not so: how attention is computed depends on how many tokens a step has."""
+        return False
+
+    @property
     def dtype(self) -> torch.dtype:
         """What the model computes in."""
         return self._embedding.dtype
 
-    def truncated(self, num_layers: int) -> Decoder:
+    def truncated(self, num_layers: int) -> TorchDecoder:
         """The first `num_layers` layers as a model of their own, sharing all weights with this one.
 
         Raises:
             ValueError: not between 1 and the layers there are.
         """
-        return Decoder(
+        return TorchDecoder(
             self.config.with_layers(num_layers),
             embedding=self._embedding,
             layers=self._layers[:num_layers],
@@ -113,8 +141,10 @@ class Decoder:
         """
         batch = pack(chunks, cache, vocab_size=self.config.vocab_size, device=self.device)
         spans = prepare(batch, cache, self.config, self.dtype)
-        angles = self._rope.at(batch.positions, batch.end, self.dtype)
+        angles = [table.at(batch.positions, batch.end, self.dtype) for table in self._rope_tables]
         hidden = self._embedding[batch.token_ids]
+        if self._embedding_scale != 1:
+            hidden = hidden * self._embedding_scale
         for index in range(len(self._layers) - 1):
             hidden = self._run_layer(index, hidden, angles, spans)
         hidden = self._run_layer(len(self._layers) - 1, hidden, angles, spans, batch.wanted)
@@ -127,7 +157,7 @@ class Decoder:
         self,
         index: int,
         hidden: Tensor,
-        angles: tuple[Tensor, Tensor],
+        angles: Sequence[tuple[Tensor, Tensor]],
         spans: Sequence[AttentionSpan],
         wanted: Tensor | None = None,
     ) -> Tensor:
@@ -136,26 +166,39 @@ class Decoder:
         normed = self._normalize(hidden, layer.attention_norm)
         turned = config.num_heads + config.num_kv_heads
         heads = layer.qkv(normed).view(-1, turned + config.num_kv_heads, config.head_dim)
-        rotated = apply_rope(heads[:, :turned], *angles)
+        turning = heads[:, :turned]
+        if layer.qk_norm is not None:
+            turning = functional.rms_norm(turning, (config.head_dim,), None, config.rms_norm_eps)
+            turning = turning * layer.qk_norm
+        rotated = apply_rope(turning, *angles[self._table_of[index]])
         attended = attend(
             rotated[:, : config.num_heads],
             rotated[:, config.num_heads :],
             heads[:, turned:],
             spans,
             index,
+            config,
         )
         if wanted is not None:
             attended, hidden = attended[wanted], hidden[wanted]
             if len(wanted) == 0:
                 return hidden
-        hidden = hidden + layer.output(attended)
+        mixed = layer.output(attended)
+        if layer.attention_out_norm is not None:
+            mixed = self._normalize(mixed, layer.attention_out_norm)
+        hidden = hidden + mixed
         gate, up = layer.gate_up(self._normalize(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-        return hidden + layer.down(functional.silu(gate) * up)
+        mapped = layer.down(self._activate(gate) * up)
+        if layer.mlp_out_norm is not None:
+            mapped = self._normalize(mapped, layer.mlp_out_norm)
+        return hidden + mapped
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if hidden.shape[0] == 0:
             return torch.empty(0, self.config.vocab_size, device=self.device)
-        return self._head(self._normalize(hidden, self._norm)).float()
+        logits = self._head(self._normalize(hidden, self._norm)).float()
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _normalize(self, rows: Tensor, weight: Tensor) -> Tensor:
         """Root mean square norm over the last dimension, in float32 (Zhang and Sennrich, 2019)."""

@@ -12,8 +12,9 @@ import math
 import mmap
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -21,9 +22,12 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from outrider.engine.architecture import ModelConfig
+from outrider.engine.families import TRAITS
+from outrider.engine.fourbit import GROUP, FourBitArrays, is_four_bit, unpack_four_bit
 from outrider.engine.gguf_config import ROPE_FACTORS, hf_config
 from outrider.engine.gguf_header import GGUFHeader, TensorInfo, mapped_gguf, read_header
-from outrider.engine.weights import EMBEDDING, HEAD, NORM, tensor_shapes
+from outrider.engine.shapes import EMBEDDING, HEAD, NORM, tensor_shapes
+from outrider.engine.stream import Entry, write_safetensors
 from outrider.errors import CorruptModel, FetchFailed, UnsupportedModel
 
 __all__ = ["convert_gguf"]
@@ -43,6 +47,14 @@ _LAYER_NAMES: Final = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+_FUSED_NAMES: Final = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+_POST_NORM_NAMES: Final = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
 }
 _LAYER_TENSOR: Final = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
 _DTYPE_NAMES: Final = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -54,6 +66,7 @@ def convert_gguf(
     folder: Path,
     *,
     dtype: torch.dtype,
+    keep_four_bit: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write `config.json` and `model.safetensors` for the GGUF file `source` into `folder`.
@@ -64,6 +77,8 @@ def convert_gguf(
     Args:
         dtype: of the written weights. float32 is exact for every quantization; bfloat16 is half
             as large.
+        keep_four_bit: write the linear layers that have 4 bits a weight as they are: a tensor
+            NAME.weight becomes NAME.codes, NAME.steps and NAME.offsets; see `FourBit`.
         progress: called with bytes written so far and bytes to write.
 
     Raises:
@@ -76,7 +91,7 @@ def convert_gguf(
     if dtype not in _DTYPE_NAMES:
         raise ValueError(f"weights are written as float32, float16 or bfloat16, not {dtype}")
     with mapped_gguf(source) as data:
-        _convert(data, source, folder, dtype, progress)
+        _convert(data, source, folder, dtype, keep_four_bit, progress)
 
 
 def _convert(
@@ -84,13 +99,16 @@ def _convert(
     source: Path,
     folder: Path,
     dtype: torch.dtype,
+    keep_four_bit: bool,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     header = read_header(data, str(source))
-    factors = header.tensors.get(ROPE_FACTORS)
-    config_json = hf_config(
-        header, str(source), None if factors is None else _frequency_factors(factors, data)
-    )
+    factors = {
+        name: _numbers(header.tensors[name], data)
+        for name in ROPE_FACTORS
+        if name in header.tensors
+    }
+    config_json = hf_config(header, str(source), factors)
     try:
         config = ModelConfig.from_hf(config_json)
     except CorruptModel as error:
@@ -99,12 +117,23 @@ def _convert(
 
     def blocks(name: str) -> Iterator[np.ndarray[Any, Any]]:
         info = tensors[name]
-        return _dequantized(info, data, _row_order(name, info, config))
+        rows = _dequantized(info, data, _row_order(name, info, config))
+        # Here the files hold what rows are multiplied by, Hugging Face one less.
+        if TRAITS[config.family].gemma and name.endswith("norm.weight"):
+            return (block - 1 for block in rows)
+        return rows
+
+    @lru_cache(maxsize=1)  # its three parts are written one after the other
+    def codes(name: str) -> FourBitArrays:
+        info = tensors[name]
+        raw, order = _raw(info, data), _row_order(name, info, config)
+        return unpack_four_bit(raw if order is None else raw[order], info.quantization)
 
     config_json["torch_dtype"] = str(dtype).removeprefix("torch.")
     try:
         with (folder / "model.safetensors").open("wb") as output:
-            _write_safetensors(output, tensors, dtype, blocks, progress or _ignore)
+            entries = _entries(tensors, dtype, blocks, codes if keep_four_bit else None)
+            write_safetensors(output, entries, progress or _ignore)
         (folder / "config.json").write_text(json.dumps(config_json, indent=2) + "\n")
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -118,8 +147,8 @@ def _hf_tensors(header: GGUFHeader, config: ModelConfig, source: str) -> dict[st
     """Hugging Face name to tensor, complete and of the right shapes."""
     tensors: dict[str, TensorInfo] = {}
     for name, info in header.tensors.items():
-        if name != ROPE_FACTORS:
-            tensors[_hf_name(name, source)] = info
+        if name not in ROPE_FACTORS:
+            tensors[_hf_name(name, config, source)] = info
     expected = tensor_shapes(config)
     for hf_name, info in tensors.items():
         if hf_name not in expected:
@@ -140,43 +169,52 @@ def _hf_tensors(header: GGUFHeader, config: ModelConfig, source: str) -> dict[st
     return tensors
 
 
-def _hf_name(name: str, source: str) -> str:
+def _hf_name(name: str, config: ModelConfig, source: str) -> str:
     if name in _GLOBAL_NAMES:
         return _GLOBAL_NAMES[name]
+    names = _LAYER_NAMES
+    if TRAITS[config.family].fused:
+        names = names | _FUSED_NAMES
+    if config.post_norms:
+        names = names | _POST_NORM_NAMES
     match = _LAYER_TENSOR.fullmatch(name)
-    if match is None or match[2] not in _LAYER_NAMES:
+    if match is None or match[2] not in names:
         raise UnsupportedModel(f"{source}: tensor {name} is not supported by the engine")
-    return f"model.layers.{int(match[1])}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+    return f"model.layers.{int(match[1])}.{names[match[2]]}.{match[3]}"
 
 
-def _write_safetensors(
-    output: BinaryIO,
+def _entries(
     tensors: dict[str, TensorInfo],
     dtype: torch.dtype,
     blocks: Callable[[str], Iterator[np.ndarray[Any, Any]]],
-    progress: Callable[[int, int], None],
-) -> None:
-    """The format: header length (u64), JSON header, tensors one after the other."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    total = 0
-    for name, info in tensors.items():
-        end = total + int(np.prod(info.shape)) * dtype.itemsize
-        entries[name] = {
-            "dtype": _DTYPE_NAMES[dtype],
-            "shape": info.shape,
-            "data_offsets": (total, end),
-        }
-        total = end
-    encoded = json.dumps(entries).encode()
-    encoded += b" " * (-len(encoded) % 8)  # readers map the tensors, which wants them aligned
-    output.write(len(encoded).to_bytes(8, "little"))
-    output.write(encoded)
-    written = 0
-    for name in tensors:
+    codes: Callable[[str], FourBitArrays] | None,
+) -> dict[str, Entry]:
+    """What is written of each tensor; `codes` gives those of 4 bits that stay so."""
+
+    def converted(name: str) -> Iterator[np.ndarray[Any, Any]]:
         for block in blocks(name):
-            converted = torch.from_numpy(block).to(dtype)
-            written += output.write(converted.reshape(-1).view(torch.uint8).numpy().data)
-            progress(written, total)
+            yield torch.from_numpy(block).to(dtype).reshape(-1).view(torch.uint8).numpy()
+
+    entries: dict[str, Entry] = {}
+    for name, info in tensors.items():
+        # The embedding is looked up by rows, which wants floats.
+        if codes is None or name == EMBEDDING or not is_four_bit(info.quantization):
+            entries[name] = Entry(_DTYPE_NAMES[dtype], info.shape, partial(converted, name))
+            continue
+        stem = name.removesuffix("weight")
+        rows, columns = info.shape
+        shapes = ((rows, columns // 2), (rows, columns // GROUP), (rows, columns // GROUP))
+        for part, (kind, stored, shape) in enumerate(
+            zip(("codes", "steps", "offsets"), ("U8", "F16", "F16"), shapes, strict=True)
+        ):
+            entries[stem + kind] = Entry(stored, shape, partial(_part, codes, name, part))
+    return entries
+
+
+def _part(
+    codes: Callable[[str], FourBitArrays], name: str, part: int
+) -> Iterator[np.ndarray[Any, Any]]:
+    yield np.ascontiguousarray(codes(name)[part]).reshape(-1).view(np.uint8)
 
 
 def _ignore(_written: int, _total: int) -> None:
@@ -187,13 +225,18 @@ def _dequantized(
     info: TensorInfo, data: mmap.mmap, order: np.ndarray[Any, Any] | None
 ) -> Iterator[np.ndarray[Any, Any]]:
     """The rows of a tensor in float32, in blocks, in the given order."""
-    # A vector, such as a bias, has as many rows as elements: nobody quantizes it in blocks.
-    raw = np.frombuffer(data, np.uint8, info.num_bytes, info.offset).reshape(info.shape[0], -1)
+    raw = _raw(info, data)
     step = max(1, _BLOCK_ELEMENTS * info.shape[0] // math.prod(info.shape))
     for start in range(0, raw.shape[0], step):
         rows = raw[start : start + step] if order is None else raw[order[start : start + step]]
         # A copy: the library may return a view, and torch wants memory it may write to.
         yield np.array(_dequantize(rows, info), dtype=np.float32)
+
+
+def _raw(info: TensorInfo, data: mmap.mmap) -> np.ndarray[Any, Any]:
+    """The bytes of a tensor by rows."""
+    # A vector, such as a bias, has as many rows as elements: nobody quantizes it in blocks.
+    return np.frombuffer(data, np.uint8, info.num_bytes, info.offset).reshape(info.shape[0], -1)
 
 
 def _dequantize(rows: np.ndarray[Any, Any], info: TensorInfo) -> np.ndarray[Any, Any]:
@@ -211,17 +254,19 @@ def _dequantize(rows: np.ndarray[Any, Any], info: TensorInfo) -> np.ndarray[Any,
 def _row_order(name: str, info: TensorInfo, config: ModelConfig) -> np.ndarray[Any, Any] | None:
     """Where the rows of a query or key projection come from.
 
-    For rotation, llama files pair dimension 2i of a head with 2i + 1, Hugging Face pairs i with
+    For rotation, llama's files pair dimension 2i of a head with 2i + 1, Hugging Face pairs i with
     i + head_dim / 2.
     """
-    if config.family == "qwen2" or (".q_proj." not in name and ".k_proj." not in name):
+    if config.family not in ("llama", "mistral"):
+        return None
+    if ".q_proj." not in name and ".k_proj." not in name:
         return None
     rows = np.arange(info.shape[0]).reshape(-1, config.head_dim // 2, 2)
     return rows.swapaxes(1, 2).reshape(-1)
 
 
-def _frequency_factors(info: TensorInfo, data: mmap.mmap) -> list[float]:
-    """[head_dim / 2], float32 exactly."""
+def _numbers(info: TensorInfo, data: mmap.mmap) -> list[float]:
+    """A vector, float32 exactly."""
     blocks = list(_dequantized(info, data, None))
-    factors: list[float] = np.concatenate(blocks).reshape(-1).astype(float).tolist()
-    return factors
+    numbers: list[float] = np.concatenate(blocks).reshape(-1).astype(float).tolist()
+    return numbers

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
+from outrider.engine.families import TRAITS, Family
 from outrider.engine.gguf_header import GGUFHeader, Scalar
 from outrider.errors import CorruptModel, UnsupportedModel
 
 __all__ = ["ROPE_FACTORS", "hf_config"]
 
-ROPE_FACTORS: Final = "rope_freqs.weight"
-"""The tensor that holds one divisor per rotary frequency, if a model has them."""
+_FACTORS: Final = "rope_freqs.weight"
+_SHORT_FACTORS: Final = "rope_factors_short.weight"
+_LONG_FACTORS: Final = "rope_factors_long.weight"
+ROPE_FACTORS: Final[tuple[str, ...]] = (_FACTORS, _SHORT_FACTORS, _LONG_FACTORS)
+"""The tensors that hold one divisor per rotary frequency, if a model has them."""
 
-_SUPPORTED: Final = ("llama", "qwen2")
-_CLASSES: Final = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
+_FAMILIES: Final[dict[str, Family]] = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
 }
+# Files do not say by what Gemma scales its attention. It is the head size, but in the models of
+# these many layers, one per family, the hidden size over the heads.
+_SCALED_BY_HIDDEN: Final = {"gemma2": 46, "gemma3": 62}
 _END_TOKENS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Keys of an architecture that are used below, or that say nothing about the arithmetic. Any other
 # that is not zero or false is refused, since it may.
@@ -44,21 +54,29 @@ _KNOWN: Final = frozenset(
         "rope.scaling.finetuned",
     }
 )
+_GEMMA2_WINDOW: Final = 4096  # of files that do not say it
+_KNOWN_ALONE: Final = {
+    "phi3": frozenset({"rope.scaling.attn_factor"}),
+    "gemma2": frozenset({"attn_logit_softcapping", "final_logit_softcapping"}),
+    "gemma3": frozenset(
+        {"final_logit_softcapping", "rope.freq_base_swa", "attention.sliding_window_pattern"}
+    ),
+}
 
 
 def hf_config(
-    header: GGUFHeader, source: str, frequency_factors: list[float] | None
+    header: GGUFHeader, source: str, rope_factors: Mapping[str, list[float]]
 ) -> dict[str, Any]:
     """The `config.json` of the model in the file called `source`.
 
     Args:
-        frequency_factors: the contents of the tensor `rope_freqs.weight`, if there is one.
+        rope_factors: the contents of those of the tensors `ROPE_FACTORS` that there are.
 
     Raises:
         CorruptModel: something is missing or impossible; names it.
         UnsupportedModel: an architecture or a feature not supported; names it.
     """
-    return _Metadata(header, source).hf_config(frequency_factors)
+    return _Metadata(header, source).hf_config(rope_factors)
 
 
 class _Metadata:
@@ -68,22 +86,29 @@ class _Metadata:
         self._source = source
         self._architecture = str(self._values.get("general.architecture", ""))
 
-    def hf_config(self, frequency_factors: list[float] | None) -> dict[str, Any]:
+    def hf_config(self, rope_factors: Mapping[str, list[float]]) -> dict[str, Any]:
         self._refuse_unknown()
         heads = self._integer("attention.head_count")
         hidden = self._integer("embedding_length")
         head_dim = self._integer("attention.key_length", default=hidden // heads)
-        for key in ("attention.value_length", "rope.dimension_count"):
+        whole = ["attention.value_length", "rope.dimension_count"]
+        if self._architecture == "phi3":
+            whole.remove("rope.dimension_count")
+        for key in whole:
             if self._integer(key, default=head_dim) != head_dim:
                 raise self._unsupported(f"{key} {self._get(key)} beside heads of {head_dim}")
-        window = self._integer("attention.sliding_window", default=0)
-        if window and self._architecture == "qwen2":
+        window = self._integer(
+            "attention.sliding_window",
+            default=_GEMMA2_WINDOW if self._architecture == "gemma2" else 0,
+        )
+        if window and self._architecture in ("qwen2", "qwen3"):
             raise self._unsupported(f"attention.sliding_window {window}")
-        family = "mistral" if window else self._architecture
+        family = _FAMILIES[self._architecture]
+        if window and family == "llama":
+            family = "mistral"
         config: dict[str, Any] = {
-            "architectures": [_CLASSES[family]],
+            "architectures": [TRAITS[family].architecture],
             "model_type": family,
-            "hidden_act": "silu",
             "vocab_size": self._vocab_size(),
             "hidden_size": hidden,
             "intermediate_size": self._integer("feed_forward_length"),
@@ -94,23 +119,53 @@ class _Metadata:
             "rms_norm_eps": self._number("attention.layer_norm_rms_epsilon"),
             "max_position_embeddings": self._integer("context_length"),
             "rope_theta": self._number("rope.freq_base", default=10000.0),
-            "rope_scaling": self._rope_scaling(frequency_factors),
+            "rope_scaling": self._rope_scaling(rope_factors),
             "tie_word_embeddings": "output.weight" not in self._header.tensors,
             "bos_token_id": self._token_id("bos_token_id"),
             "eos_token_id": self._end_tokens(),
         }
-        if family == "llama":
+        if TRAITS[family].attention_bias:
             config["attention_bias"] = self._has_tensor("blk.0.attn_q.bias")
+        if TRAITS[family].mlp_bias:
             config["mlp_bias"] = self._has_tensor("blk.0.ffn_up.bias")
-        else:
+        if family != "llama":
             config["sliding_window"] = window or None
-        return config
+        return config | self._own(heads, hidden, head_dim)
+
+    def _own(self, heads: int, hidden: int, head_dim: int) -> dict[str, Any]:
+        """The keys that one family alone has."""
+        architecture = self._architecture
+        if architecture == "phi3":
+            turned = self._integer("rope.dimension_count", default=head_dim)
+            own: dict[str, Any] = {"partial_rotary_factor": turned / head_dim}
+            original = self._get("rope.scaling.original_context_length")
+            if original is not None:
+                own["original_max_position_embeddings"] = original
+            return own
+        if architecture not in ("gemma2", "gemma3"):
+            return {"hidden_act": "silu"}
+        by_hidden = self._integer("block_count") == _SCALED_BY_HIDDEN[architecture]
+        own = {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": hidden // heads if by_hidden else head_dim,
+        }
+        own |= self._present("final_logit_softcapping", "attn_logit_softcapping")
+        if architecture == "gemma3":
+            own["rope_local_base_freq"] = self._number("rope.freq_base_swa", default=10000.0)
+            own["sliding_window_pattern"] = self._integer(
+                "attention.sliding_window_pattern", default=6
+            )
+        return own
+
+    def _present(self, *keys: str) -> dict[str, float]:
+        """Numbers that mean something of their own where they are missing."""
+        return {key: self._number(key) for key in keys if self._get(key) is not None}
 
     def _refuse_unknown(self) -> None:
-        if self._architecture not in _SUPPORTED:
+        if self._architecture not in _FAMILIES:
             raise UnsupportedModel(
                 f"{self._source}: general.architecture {self._architecture!r} is not supported;"
-                f" the engine runs {', '.join(_SUPPORTED)}"
+                f" the engine runs {', '.join(_FAMILIES)}"
             )
         parts = self._values.get("split.count", 1)
         if parts not in (0, 1):
@@ -119,12 +174,15 @@ class _Metadata:
                 " one file"
             )
         prefix = f"{self._architecture}."
+        known = _KNOWN | _KNOWN_ALONE.get(self._architecture, frozenset())
         for key, value in self._values.items():
             name = key.removeprefix(prefix)
-            if name != key and name not in _KNOWN and value:
+            if name != key and name not in known and value:
                 raise self._unsupported(f"{name} {value!r}")
 
-    def _rope_scaling(self, frequency_factors: list[float] | None) -> dict[str, Any] | None:
+    def _rope_scaling(self, factors: Mapping[str, list[float]]) -> dict[str, Any] | None:
+        if _SHORT_FACTORS in factors or _LONG_FACTORS in factors:
+            return self._longrope(factors)
         factor = self._number("rope.scale_linear", default=1.0)
         factor = self._number("rope.scaling.factor", default=factor)
         # A factor without a type has always meant linear.
@@ -133,11 +191,27 @@ class _Metadata:
         if kind not in ("none", "linear"):
             raise self._unsupported(f"rope.scaling.type {kind!r}")
         linear = kind == "linear" and factor != 1.0
-        if frequency_factors is None:
+        if _FACTORS not in factors:
             return {"rope_type": "linear", "factor": factor} if linear else None
         if linear:
-            raise self._unsupported(f"rope.scaling.type linear beside the tensor {ROPE_FACTORS}")
-        return {"rope_type": "frequency_factors", "factors": frequency_factors}
+            raise self._unsupported(f"rope.scaling.type linear beside the tensor {_FACTORS}")
+        return {"rope_type": "frequency_factors", "factors": factors[_FACTORS]}
+
+    def _longrope(self, factors: Mapping[str, list[float]]) -> dict[str, Any]:
+        if self._architecture != "phi3" or _FACTORS in factors:
+            raise UnsupportedModel(
+                f"{self._source}: tensor {', '.join(factors)} is not supported by the engine for"
+                f" the architecture {self._architecture}"
+            )
+        for name in (_SHORT_FACTORS, _LONG_FACTORS):
+            if name not in factors:
+                raise self._corrupt(f"there is no tensor {name}")
+        return {
+            "rope_type": "longrope",
+            "short_factor": factors[_SHORT_FACTORS],
+            "long_factor": factors[_LONG_FACTORS],
+            "attention_factor": self._number("rope.scaling.attn_factor", default=1.0),
+        }
 
     def _vocab_size(self) -> int:
         embedding = self._header.tensors.get("token_embd.weight")

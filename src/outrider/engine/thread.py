@@ -26,6 +26,10 @@ T = TypeVar("T")
 _log = structlog.get_logger("outrider.engine")
 
 
+def _ignore(_: object) -> None:
+    """Nothing to undo."""
+
+
 class Stepper(Protocol):
     """What an engine thread drives. All methods are called on the thread."""
 
@@ -51,8 +55,20 @@ class _Command:
     refuse: Callable[[Exception], None]
 
 
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A stepper, and the seconds that it has had."""
+
+    stepper: Stepper
+    spent_s: float = 0.0
+
+
 class EngineThread:
-    """Runs the steps of its steppers in turn while they have work.
+    """Runs the steps of its steppers while they have work, each for as much time as any other.
+
+    So a draft of many short steps need not wait for a long step of the target in front of each:
+    it is there for the next one, which costs the others no more than if it came later. Who was idle
+    has saved nothing up.
 
     Args:
         threads: compute threads of torch; 0 leaves torch's own choice.
@@ -61,7 +77,8 @@ class EngineThread:
     def __init__(self, *, threads: int = 0) -> None:
         self._threads = threads
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
-        self._steppers: list[Stepper] = []
+        self._turns: list[_Turn] = []
+        self._served_s = 0.0  # what whoever came last had had
         self._closing = False
         self._ended = False
         self._ending = threading.Lock()
@@ -70,7 +87,7 @@ class EngineThread:
 
     def add(self, stepper: Stepper) -> None:
         """Drive `stepper` from now on."""
-        self.post(lambda: self._steppers.append(stepper))
+        self.post(lambda: self._turns.append(_Turn(stepper)))
 
     def post(
         self, run: Callable[[], None], refuse: Callable[[Exception], None] = lambda _: None
@@ -86,7 +103,7 @@ class EngineThread:
         refuse(_shut_down())
 
     async def call(
-        self, function: Callable[[], T], *, abandoned: Callable[[T], None] | None = None
+        self, function: Callable[[], T], *, abandoned: Callable[[T], None] = _ignore
     ) -> T:
         """The result of `function`, run on the thread before its next step.
 
@@ -99,33 +116,32 @@ class EngineThread:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def settle(outcome: Callable[[], None]) -> None:
-            if not future.done():
-                outcome()
-
         def command() -> None:
             try:
                 result = function()
             except Exception as error:  # the caller gets it, whatever it is
                 refuse(error)
                 return
-            if not _tell(loop, settle, partial(future.set_result, result)) and abandoned:
+            # At once, if it can be known: who comes next may count on it.
+            if future.cancelled() or not _tell(loop, settle, result):
                 abandoned(result)
 
+        def settle(result: T) -> None:
+            if future.cancelled():
+                self.post(partial(abandoned, result))
+            else:
+                future.set_result(result)
+
         def refuse(error: Exception) -> None:
-            _tell(loop, settle, partial(future.set_exception, error))
+            _tell(loop, lambda: None if future.done() else future.set_exception(error))
 
         self.post(command, refuse)
         try:
-            return await asyncio.shield(future)
+            return await future
         except asyncio.CancelledError:
-            if abandoned is not None:
-                future.add_done_callback(partial(self._abandon, abandoned))
+            if not future.cancelled() and future.exception() is None:
+                self.post(partial(abandoned, future.result()))
             raise
-
-    def _abandon(self, abandoned: Callable[[T], None], future: asyncio.Future[T]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            self.post(partial(abandoned, future.result()))
 
     def gather(self, wanted: Callable[[], bool], seconds: float) -> None:
         """Run commands for at most `seconds` while `wanted` holds. On the thread, within a step.
@@ -135,7 +151,7 @@ class EngineThread:
         deadline = time.perf_counter() + seconds
         while (
             wanted()
-            and sum(stepper.busy for stepper in self._steppers) < 2
+            and sum(turn.stepper.busy for turn in self._turns) < 2
             and (left := deadline - time.perf_counter()) > 0
         ):
             try:
@@ -153,12 +169,11 @@ class EngineThread:
         if self._threads:
             torch.set_num_threads(self._threads)
         while not self._closing:
-            busy = [stepper for stepper in self._steppers if stepper.busy]
+            busy = [turn for turn in self._turns if turn.stepper.busy]
             try:
                 command = self._commands.get(block=not busy)
             except queue.Empty:
-                for stepper in busy:
-                    self._step(stepper)
+                self._step(busy)
             else:
                 self._run(command)
         self._end()
@@ -166,8 +181,8 @@ class EngineThread:
     def _end(self) -> None:
         with self._ending:
             self._ended = True
-        for stepper in self._steppers:
-            stepper.stop(_shut_down())
+        for turn in self._turns:
+            turn.stepper.stop(_shut_down())
         while not self._commands.empty():
             self._commands.get().refuse(_shut_down())
 
@@ -180,13 +195,18 @@ class EngineThread:
         except Exception:
             _log.exception("engine_command_failed")
 
-    @staticmethod
-    def _step(stepper: Stepper) -> None:
+    def _step(self, busy: list[_Turn]) -> None:
+        for turn in busy:
+            turn.spent_s = max(turn.spent_s, self._served_s)
+        turn = min(busy, key=lambda turn: turn.spent_s)
+        self._served_s = turn.spent_s
+        started = time.perf_counter()
         try:
-            stepper.step()
+            turn.stepper.step()
         except Exception as error:
             _log.exception("engine_step_failed")
-            stepper.stop(error)
+            turn.stepper.stop(error)
+        turn.spent_s += time.perf_counter() - started
 
 
 def _shut_down() -> TargetFailed:

@@ -1,226 +1,273 @@
-"""Loading weights from a local Hugging Face folder: safetensors only, one tensor at a time.
-
-Pickled checkpoints run code when they are opened and are refused.
-"""
+"""The weights of a model, read from a Hugging Face folder into the form that the engine runs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from outrider.engine.architecture import ModelConfig, read_config
-from outrider.engine.decoder import Decoder, Layer
+from outrider.engine.checkpoint import Checkpoint
+from outrider.engine.decoder import Layer, TorchDecoder
+from outrider.engine.families import TRAITS
+from outrider.engine.fourbit import GROUP, FourBit
 from outrider.engine.linear import Linear
-from outrider.errors import CorruptModel, UnknownModel, UnsupportedModel
+from outrider.engine.rope import half_apart
+from outrider.engine.shapes import EMBEDDING, HEAD, NORM, layer_shapes, tensor_shapes
+from outrider.errors import CorruptModel
 
-__all__ = ["EMBEDDING", "HEAD", "NORM", "layer_shapes", "load_model", "tensor_shapes"]
-
-EMBEDDING: Final = "model.embed_tokens.weight"
-NORM: Final = "model.norm.weight"
-HEAD: Final = "lm_head.weight"
-
-_SINGLE: Final = "model.safetensors"
-_INDEX: Final = "model.safetensors.index.json"
-_DTYPES: Final = ("F32", "F16", "BF16", "F64")
-# Recomputed from the config; some old checkpoints carry it along.
-_DERIVED: Final = "self_attn.rotary_emb.inv_freq"
-
-
-def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Name within a layer, such as `mlp.up_proj.weight`, to shape, of every tensor of one layer."""
-    hidden, wide = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    linears = {
-        "self_attn.q_proj": (queries, hidden, config.qkv_bias),
-        "self_attn.k_proj": (keys, hidden, config.qkv_bias),
-        "self_attn.v_proj": (keys, hidden, config.qkv_bias),
-        "self_attn.o_proj": (hidden, queries, config.o_bias),
-        "mlp.gate_proj": (wide, hidden, config.mlp_bias),
-        "mlp.up_proj": (wide, hidden, config.mlp_bias),
-        "mlp.down_proj": (hidden, wide, config.mlp_bias),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    for name, (rows, columns, has_bias) in linears.items():
-        shapes[f"{name}.weight"] = (rows, columns)
-        if has_bias:
-            shapes[f"{name}.bias"] = (rows,)
-    return shapes
+__all__ = [
+    "Affine",
+    "LayerTensors",
+    "ModelTensors",
+    "Weight",
+    "floats",
+    "load_model",
+    "open_tensors",
+]
 
 
-def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Full name to shape of every tensor that the model must have; no head if it is tied."""
-    shapes: dict[str, tuple[int, ...]] = {
-        EMBEDDING: (config.vocab_size, config.hidden_size),
-        NORM: (config.hidden_size,),
-    }
-    for index in range(config.num_layers):
-        for name, shape in layer_shapes(config).items():
-            shapes[f"model.layers.{index}.{name}"] = shape
-    if not config.tied_head:
-        shapes[HEAD] = (config.vocab_size, config.hidden_size)
-    return shapes
+Weight: TypeAlias = Tensor | FourBit
+"""[out, in], as the checkpoint has it: floats, or codes of 4 bits."""
 
 
-def load_model(
+class Affine(NamedTuple):
+    """`rows @ weight.T + bias`: weight [out, in], bias [out] or none."""
+
+    weight: Weight
+    bias: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTensors:
+    """The tensors of one layer as the engine runs them, whatever the form of the checkpoint.
+
+    Norms are what rows are multiplied by. The dimensions of query and key heads stand in the order
+    in which i turns with i + head_dim / 2.
+
+    Attributes:
+        attention_norm, mlp_norm: [hidden].
+        qkv: to queries, keys and values, in this order.
+        output: from the heads back to the residual stream.
+        gate_up: to gate and up, in this order.
+        down: from the MLP back to the residual stream.
+        qk_norm: [heads + kv_heads, head_dim], one row per query head and per key head; None
+            without `ModelConfig.qk_norm`.
+        attention_out_norm, mlp_out_norm: [hidden], of what attention and MLP give; None without
+            `ModelConfig.post_norms`.
+    """
+
+    attention_norm: Tensor
+    qkv: Affine
+    output: Affine
+    mlp_norm: Tensor
+    gate_up: Affine
+    down: Affine
+    qk_norm: Tensor | None
+    attention_out_norm: Tensor | None
+    mlp_out_norm: Tensor | None
+
+
+class ModelTensors:
+    """The tensors of an open checkpoint, as far as they are wanted.
+
+    Every call reads anew and gives copies: a file that changes must not change the model.
+    """
+
+    def __init__(
+        self, config: ModelConfig, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config = config
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._device = device
+
+    def embedding(self) -> Tensor:
+        """[V, hidden], not yet multiplied by `ModelConfig.embedding_scale`."""
+        return self._read(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
+
+    def head(self, embedding: Tensor) -> Weight:
+        """[V, hidden]; `embedding` itself where that serves as the head too."""
+        if self.config.tied_head and not self._has_weight(HEAD):
+            return embedding
+        own = self._weight(HEAD, (self.config.vocab_size, self.config.hidden_size))
+        return embedding if isinstance(own, Tensor) and torch.equal(own, embedding) else own
+
+    def norm(self) -> Tensor:
+        """[hidden], before the head."""
+        return self._norm(NORM, self.config.hidden_size)
+
+    def layers(self) -> Iterator[LayerTensors]:
+        """One layer after the other; each is read when it is asked for."""
+        shapes = layer_shapes(self.config)
+        for index in range(self.config.num_layers):
+            yield self._layer(f"model.layers.{index}.", shapes)
+
+    def _layer(self, prefix: str, shapes: dict[str, tuple[int, ...]]) -> LayerTensors:
+        config = self.config
+
+        def affine(*names: str) -> Affine:
+            weights = [
+                self._weight(f"{prefix}{name}.weight", shapes[f"{name}.weight"]) for name in names
+            ]
+            biases = [
+                self._read(f"{prefix}{name}.bias", shapes[f"{name}.bias"])
+                for name in names
+                if f"{name}.bias" in shapes
+            ]
+            return Affine(_join(weights), torch.cat(biases) if biases else None)
+
+        def norm(name: str, size: int = config.hidden_size) -> Tensor:
+            return self._norm(f"{prefix}{name}.weight", size)
+
+        if TRAITS[config.family].fused:
+            qkv, gate_up = affine("self_attn.qkv_proj"), affine("mlp.gate_up_proj")
+        else:
+            qkv = affine("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            gate_up = affine("mlp.gate_proj", "mlp.up_proj")
+        qk_norm = None
+        if config.qk_norm:
+            qk_norm = torch.cat(
+                (
+                    norm("self_attn.q_norm", config.head_dim).expand(config.num_heads, -1),
+                    norm("self_attn.k_norm", config.head_dim).expand(config.num_kv_heads, -1),
+                )
+            )
+        post = config.post_norms
+        return LayerTensors(
+            attention_norm=norm("input_layernorm"),
+            qkv=self._half_apart(qkv),
+            output=affine("self_attn.o_proj"),
+            mlp_norm=norm("pre_feedforward_layernorm" if post else "post_attention_layernorm"),
+            gate_up=gate_up,
+            down=affine("mlp.down_proj"),
+            qk_norm=qk_norm,
+            attention_out_norm=norm("post_attention_layernorm") if post else None,
+            mlp_out_norm=norm("post_feedforward_layernorm") if post else None,
+        )
+
+    def _half_apart(self, qkv: Affine) -> Affine:
+        config = self.config
+        order = half_apart(config.rope, config.head_dim)
+        if order is None:
+            return qkv
+        rows = torch.arange(qkv.weight.shape[0]).view(-1, config.head_dim)
+        turned = config.num_heads + config.num_kv_heads
+        rows[:turned] = rows[:turned, order]
+        rows = rows.view(-1).to(self._device)
+        return Affine(qkv.weight[rows], None if qkv.bias is None else qkv.bias[rows])
+
+    def _norm(self, name: str, size: int) -> Tensor:
+        weight = self._read(name, (size,))
+        return weight + 1 if TRAITS[self.config.family].gemma else weight
+
+    def _has_weight(self, name: str) -> bool:
+        return name in self._checkpoint or f"{name.removesuffix('weight')}codes" in self._checkpoint
+
+    def _weight(self, name: str, shape: tuple[int, ...]) -> Weight:
+        stem = name.removesuffix("weight")
+        if f"{stem}codes" not in self._checkpoint:
+            return self._read(name, shape)
+        rows, columns = shape
+        if columns % GROUP:
+            raise CorruptModel(
+                f"{stem}codes: rows of {columns} weights are no whole groups of {GROUP}; fetch the"
+                " model again"
+            )
+        groups = (rows, columns // GROUP)
+        codes = self._checkpoint.read(f"{stem}codes", (rows, columns // 2), ("U8",))
+        steps = self._checkpoint.read(f"{stem}steps", groups, ("F16",))
+        offsets = self._checkpoint.read(f"{stem}offsets", groups, ("F16",))
+        return FourBit(*(part.to(self._device, copy=True) for part in (codes, steps, offsets)))
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._checkpoint.read(name, shape)
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+
+@contextmanager
+def open_tensors(
     folder: Path, *, dtype: torch.dtype, device: torch.device, num_layers: int | None = None
-) -> Decoder:
-    """Load the model in `folder`: `config.json` and `model.safetensors`, whole or sharded.
+) -> Iterator[ModelTensors]:
+    """Open the model in `folder`: `config.json` and `model.safetensors`, whole or sharded.
 
     Args:
-        dtype: what to compute in; weights are converted to it.
-        num_layers: load the first so many layers alone.
+        dtype, device: of the tensors given.
+        num_layers: the first so many layers alone.
 
     Raises:
         UnknownModel: the folder has no config or no weights.
         CorruptModel: a file is damaged, or a tensor missing or of the wrong shape; names both.
+            The latter when it is read.
         UnsupportedModel: an architecture, feature or tensor that the engine does not run; names it.
         ValueError: `num_layers` is not between 1 and the layers there are.
     """
     full = read_config(folder)
     config = full if num_layers is None else full.with_layers(num_layers)
     with ExitStack() as stack:
-        checkpoint = _Checkpoint(folder, full, stack)
-
-        def read(name: str, shape: tuple[int, ...]) -> Tensor:
-            # Always a copy: a file that changes must not change the model.
-            return checkpoint.read(name, shape).to(device=device, dtype=dtype, copy=True)
-
-        embedding = read(EMBEDDING, (config.vocab_size, config.hidden_size))
-        layers = [
-            _load_layer(read, f"model.layers.{index}.", config)
-            for index in range(config.num_layers)
-        ]
-        norm = read(NORM, (config.hidden_size,))
-        head = embedding
-        if HEAD in checkpoint or not config.tied_head:
-            own = read(HEAD, (config.vocab_size, config.hidden_size))
-            head = embedding if torch.equal(own, embedding) else own
-        return Decoder(config, embedding=embedding, layers=layers, norm=norm, head=Linear(head))
-
-
-def _load_layer(
-    read: Callable[[str, tuple[int, ...]], Tensor], prefix: str, config: ModelConfig
-) -> Layer:
-    shapes = layer_shapes(config)
-
-    def fused(*names: str) -> Linear:
-        weight = torch.cat(
-            [read(f"{prefix}{name}.weight", shapes[f"{name}.weight"]) for name in names]
+        checkpoint = Checkpoint(folder, stack)
+        checkpoint.refuse_unknown(
+            _names(full),
+            f"a {full.family} model of {full.num_layers} layers",
         )
-        if f"{names[0]}.bias" not in shapes:
-            return Linear(weight)
-        bias = torch.cat([read(f"{prefix}{name}.bias", shapes[f"{name}.bias"]) for name in names])
-        return Linear(weight, bias)
-
-    def norm(name: str) -> Tensor:
-        return read(f"{prefix}{name}", shapes[name])
-
-    return Layer(
-        attention_norm=norm("input_layernorm.weight"),
-        qkv=fused("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        output=fused("self_attn.o_proj"),
-        mlp_norm=norm("post_attention_layernorm.weight"),
-        gate_up=fused("mlp.gate_proj", "mlp.up_proj"),
-        down=fused("mlp.down_proj"),
-    )
+        yield ModelTensors(config, checkpoint, dtype, device)
 
 
-class _Checkpoint:
-    """The tensors of a folder by name, over however many files."""
+def floats(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """The weight in a float type."""
+    return weight.floats().to(dtype) if isinstance(weight, FourBit) else weight.to(dtype)
 
-    def __init__(self, folder: Path, config: ModelConfig, stack: ExitStack) -> None:
-        self._folder = folder
-        self._files: dict[str, Any] = {}
-        self._file_of: dict[str, str] = {}
-        for file in _weight_files(folder):
-            path = folder / file
-            try:
-                opened = stack.enter_context(safe_open(path, framework="pt", device="cpu"))
-                names = list(opened.keys())
-            except FileNotFoundError as error:
-                raise CorruptModel(
-                    f"{folder} lacks the weight file {file}; fetch the model again"
-                ) from error
-            except (OSError, SafetensorError) as error:
-                raise CorruptModel(
-                    f"{path} is not a whole safetensors file ({error}); fetch the model again"
-                ) from error
-            self._files[file] = opened
-            self._file_of.update(dict.fromkeys(names, file))
-        self._refuse_unknown(config)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+def _join(parts: Sequence[Weight]) -> Weight:
+    """The outputs of several weights, one after the other; codes if all of them are."""
+    if len(parts) == 1:
+        return parts[0]
+    codes = [part for part in parts if isinstance(part, FourBit)]
+    if len(codes) == len(parts):
+        return FourBit.join(codes)
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return torch.cat([floats(part, tensors[0].dtype) for part in parts])
 
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor, perhaps still in the mapped file."""
-        file = self._file_of.get(name)
-        if file is None:
-            raise CorruptModel(
-                f"tensor {name} is missing from {self._folder}; fetch the model again"
-            )
-        path = self._folder / file
-        try:
-            header = self._files[file].get_slice(name)
-            found, stored = tuple(header.get_shape()), header.get_dtype()
-            if found != shape:
-                raise CorruptModel(
-                    f"{path}: tensor {name} has shape {list(found)} where config.json asks for"
-                    f" {list(shape)}; fetch the model again"
+
+def _names(config: ModelConfig) -> set[str]:
+    """Every name that a tensor of the model may have."""
+    names = tensor_shapes(config).keys() | {HEAD}
+    stems = {name.removesuffix("weight") for name in names if name.endswith(".weight")}
+    return names | {stem + part for stem in stems for part in ("codes", "steps", "offsets")}
+
+
+def load_model(
+    folder: Path, *, dtype: torch.dtype, device: torch.device, num_layers: int | None = None
+) -> TorchDecoder:
+    """Load the model in `folder`, to compute in `dtype`. Arguments and errors: `open_tensors`."""
+
+    def linear(affine: Affine) -> Linear:
+        return Linear(floats(affine.weight, dtype), affine.bias)
+
+    with open_tensors(folder, dtype=dtype, device=device, num_layers=num_layers) as tensors:
+        embedding = tensors.embedding()
+        return TorchDecoder(
+            tensors.config,
+            embedding=embedding,
+            layers=[
+                Layer(
+                    attention_norm=layer.attention_norm,
+                    qkv=linear(layer.qkv),
+                    output=linear(layer.output),
+                    mlp_norm=layer.mlp_norm,
+                    gate_up=linear(layer.gate_up),
+                    down=linear(layer.down),
+                    qk_norm=layer.qk_norm,
+                    attention_out_norm=layer.attention_out_norm,
+                    mlp_out_norm=layer.mlp_out_norm,
                 )
-            if stored not in _DTYPES:
-                raise UnsupportedModel(
-                    f"{path}: tensor {name} is stored as {stored}, which is not supported;"
-                    f" the engine reads {', '.join(_DTYPES)}"
-                )
-            tensor: Tensor = self._files[file].get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise CorruptModel(
-                f"{path}: tensor {name} cannot be read ({error}); fetch the model again"
-            ) from error
-        return tensor
-
-    def _refuse_unknown(self, config: ModelConfig) -> None:
-        known = tensor_shapes(config).keys() | {HEAD}
-        for name, file in self._file_of.items():
-            if name not in known and not name.endswith(_DERIVED):
-                raise UnsupportedModel(
-                    f"{self._folder / file}: tensor {name!r} is no part of a {config.family}"
-                    f" model of {config.num_layers} layers as config.json describes it"
-                )
-
-
-def _weight_files(folder: Path) -> list[str]:
-    index = folder / _INDEX
-    if index.is_file():
-        try:
-            files = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptModel(
-                f"{index} does not say which file holds which tensor; fetch the model again"
-            ) from error
-        for file in files:
-            # An index is a stranger's: it may not point outside its own folder.
-            if not isinstance(file, str) or Path(file).name != file:
-                raise CorruptModel(f"{index} names the file {file!r}, which is not in its folder")
-        return files
-    if (folder / _SINGLE).is_file():
-        return [_SINGLE]
-    if any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):
-        raise UnsupportedModel(
-            f"{folder} holds pickled weights only, which can run code when opened and are refused;"
-            f" convert them to {_SINGLE}"
+                for layer in tensors.layers()
+            ],
+            norm=tensors.norm(),
+            head=linear(Affine(tensors.head(embedding), None)),
         )
-    raise UnknownModel(f"{folder} holds no {_SINGLE} and no {_INDEX}; fetch the model again")

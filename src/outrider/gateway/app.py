@@ -35,6 +35,7 @@ def create_app(pipeline: Pipeline, settings: Settings) -> Starlette:
     """
     info = pipeline.info
     limits = settings.limits
+    use = pipeline.cache_use()
     service = Service(
         pipeline=pipeline,
         settings=settings,
@@ -44,6 +45,7 @@ def create_app(pipeline: Pipeline, settings: Settings) -> Starlette:
             # More would only be refused by the target, where nobody can wait.
             max_running=min(limits.max_running, pipeline.occupancy()[1]),
             max_queued=limits.max_queued,
+            max_tokens=None if use is None else use.tokens,  # likewise
             metrics=pipeline.metrics,
         ),
         lifecycle=Lifecycle(),

@@ -47,7 +47,7 @@ class Completions:
             body = await read_body(scope, receive, max_bytes=limit)
             service.admission.check()  # before the work of tokenizing, which a refusal would waste
             job = await self._prepare(body)
-            slots = service.admission.enter(len(job.choices))
+            slots = service.admission.enter([choice.session.most for choice in job.choices])
             generation = Generation(service.pipeline, job.choices, slots)
             async with service.lifecycle.running(generation, receive):
                 if job.stream:

@@ -55,6 +55,12 @@ class Job:
         """Tokens of all prompts, each counted once, however many copies it gets."""
         return sum(len(prompt) for prompt in self.prompts)
 
+    @property
+    def cached_tokens(self) -> int:
+        """How many of them the target had from earlier requests; of copies the first counts."""
+        copies = len(self.choices) // len(self.prompts)
+        return sum(choice.session.cached_tokens for choice in self.choices[::copies])
+
     def prompt_of(self, index: int) -> TokenIds:
         """The prompt of the choice at `index`."""
         return self.prompts[index * len(self.prompts) // len(self.choices)]

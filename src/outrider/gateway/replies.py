@@ -17,12 +17,19 @@ from outrider.types import Exactness, FinishReason, TokenIds, TokenLogprobs, Ver
 __all__ = ["Header", "Output", "Speculation", "Usage", "header", "reply", "speculation"]
 
 
+class PromptTokensDetails(Struct, frozen=True):
+    """Tokens of the prompts that the target had from earlier requests, and need not compute."""
+
+    cached_tokens: int
+
+
 class Usage(Struct, frozen=True):
     """Tokens of a request; the token that ended an output counts, nothing past it does."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class Speculation(Struct, frozen=True):
@@ -124,8 +131,13 @@ class Output:
 
     @property
     def usage(self) -> Usage:
-        prompt = self._job.prompt_tokens
-        return Usage(prompt, self.completion_tokens, prompt + self.completion_tokens)
+        job = self._job
+        return Usage(
+            prompt_tokens=job.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            total_tokens=job.prompt_tokens + self.completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(job.cached_tokens),
+        )
 
     def choices(self) -> list[_Choice]:
         """The choices of a whole response."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from outrider.gateway.schemas import (
     TokenizeRequest,
 )
 from outrider.gateway.service import Service
+from outrider.targets import CacheUse
 
 __all__ = ["create_routes"]
 
@@ -34,6 +37,16 @@ curl -s http://{host}/v1/completions -H 'Content-Type: application/json' \\
 POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
 GET  /v1/models, /health, /ready, /metrics, /version
 """
+
+_CACHE_GAUGES: tuple[tuple[str, str, Callable[[CacheUse], int]], ...] = (
+    ("budget", "Memory for keys and values.", lambda use: use.budget_bytes),
+    ("used", "Keys and values of running sessions.", lambda use: use.used_bytes),
+    (
+        "retained",
+        "Keys and values of ended sessions, kept for later ones until room is needed.",
+        lambda use: use.retained_bytes,
+    ),
+)
 
 _CHAT = msgspec.json.Decoder(ChatRequest)
 _COMPLETION = msgspec.json.Decoder(CompletionRequest)
@@ -150,7 +163,16 @@ def _slot_gauges(service: Service) -> CollectorRegistry:
     used.set_function(lambda: service.pipeline.occupancy()[0])
     total = Gauge("outrider_slots_total", "Sessions that fit.", registry=registry)
     total.set_function(lambda: service.pipeline.occupancy()[1])
+    for name, description, read in _CACHE_GAUGES:
+        if service.pipeline.cache_use() is not None:
+            gauge = Gauge(f"outrider_kv_cache_{name}_bytes", description, registry=registry)
+            gauge.set_function(partial(_read_cache, service, read))
     return registry
+
+
+def _read_cache(service: Service, read: Callable[[CacheUse], int]) -> int:
+    use = service.pipeline.cache_use()
+    return 0 if use is None else read(use)
 
 
 def _json(value: Any, *, status: int = 200) -> Response:

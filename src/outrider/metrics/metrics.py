@@ -90,6 +90,19 @@ class Metrics:
             registry=registry,
         )
         self.output_tokens = Counter("outrider_output_tokens", "Tokens emitted.", registry=registry)
+        self.prompt_tokens = Counter(
+            "outrider_prompt_tokens", "Prompt tokens of the choices begun.", registry=registry
+        )
+        self.cached_prompt_tokens = Counter(
+            "outrider_cached_prompt_tokens",
+            "Prompt tokens that were not computed, since an earlier prompt began with them.",
+            registry=registry,
+        )
+        self.prefix_hits = Counter(
+            "outrider_prefix_hits",
+            "Choices begun that took the beginning of their prompt from an earlier one.",
+            registry=registry,
+        )
         self.requests = Counter(
             "outrider_requests",
             "Requests ended, by endpoint and status code.",
@@ -110,6 +123,13 @@ class Metrics:
         )
         self.running = Gauge("outrider_running", "Choices being decoded.", registry=registry)
         self.queued = Gauge("outrider_queued", "Requests waiting for room.", registry=registry)
+
+    def observe_opening(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count one session begun, and how much of its prompt the target had already."""
+        self.prompt_tokens.inc(prompt_tokens)
+        if cached_tokens:
+            self.cached_prompt_tokens.inc(cached_tokens)
+            self.prefix_hits.inc()
 
     def observe_answer(self, answer: Verification, drafter: str | None, elapsed_s: float) -> None:
         """Count one answer of the target.

@@ -11,6 +11,7 @@ In this order:
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +35,13 @@ StageProgress = Callable[[str, int, int], None]
 Convert = Callable[[Path, Path, str, Progress | None], None]
 """Writes a GGUF file's config.json and model.safetensors into a folder, in a type given by name."""
 
-_CONVERTER_VERSION: Final = 1
+_CONVERTER_VERSION: Final = 2
 """Raise it when a converted folder's contents change, so that old ones are made anew."""
 
-_BYTES_PER_ELEMENT: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BYTES_PER_ELEMENT: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2, "int4": 2}
+"""At most, of what a GGUF is converted to."""
+
+_AUTO: Final = "auto"
 
 _PATH_STARTS: Final = ("/", "./", "../", "~")
 
@@ -50,11 +54,13 @@ class ModelFolder:
         path: a folder with config.json, safetensors files and tokenizer.json.
         model_id: the name to serve it under.
         model_hash: identifies the weights and the type they run in.
+        dtype: what it runs in: what was asked for, `auto` decided.
     """
 
     path: Path
     model_id: str
     model_hash: str
+    dtype: str
 
 
 def resolve(
@@ -62,6 +68,7 @@ def resolve(
     *,
     home: Path,
     dtype: str = "float32",
+    device: str = "cpu",
     progress: StageProgress | None = None,
     convert: Convert | None = None,
 ) -> ModelFolder:
@@ -70,7 +77,9 @@ def resolve(
     Args:
         spec: what the user wrote; see the module's docstring.
         home: the folder of models; see `outrider.models.home`.
-        dtype: float32, bfloat16 or float16: what a GGUF is converted to, and part of the hash.
+        dtype: float32, bfloat16, float16, int8, int4 or auto: what the model runs in, which a GGUF
+            is converted for; part of the hash.
+        device: what it runs on; decides what auto is.
         progress: called while fetching and converting.
         convert: in place of the engine's own converter.
 
@@ -81,13 +90,23 @@ def resolve(
         CorruptModel: it is there but cannot be read.
         UnsupportedModel: it is of a kind that the engine does not run.
     """
-    if dtype not in _BYTES_PER_ELEMENT:
-        raise ConfigError(f"unknown dtype {dtype!r}; choose one of {', '.join(_BYTES_PER_ELEMENT)}")
+    if dtype not in (*_BYTES_PER_ELEMENT, _AUTO):
+        raise ConfigError(
+            f"unknown dtype {dtype!r}; choose one of {', '.join(_BYTES_PER_ELEMENT)}, {_AUTO}"
+        )
     convert = convert or _engine_convert
     entry = find(spec)
+    path = Path(spec).expanduser()
+    is_gguf = isinstance(entry.source, PackageSource) if entry is not None else path.is_file()
+    if dtype == _AUTO:
+        dtype = _best(is_gguf, device)
+    elif dtype == "int4" and not is_gguf:
+        raise ConfigError(
+            f"dtype int4 takes 4-bit weights as they are, which {spec!r} does not have; use int8,"
+            " or name a GGUF file"
+        )
     if entry is not None:
         return _from_catalogue(entry, home, dtype, progress, convert)
-    path = Path(spec).expanduser()
     if path.is_dir():
         return _from_folder(path, path.resolve().name, dtype)
     if path.is_file():
@@ -122,7 +141,8 @@ def _from_catalogue(
             return _from_folder(fetch_hub(repo_id), entry.name, dtype)
         case PackageSource() as source:
             # What was converted once needs its source no more.
-            made = _read_converted(_converted(home, source.sha256, dtype), entry.name)
+            place = _converted(home, source.sha256, dtype)
+            made = _read_converted(place, entry.name, dtype)
             if made is not None:
                 return made
             path = fetch_package(
@@ -151,7 +171,7 @@ def _from_folder(path: Path, model_id: str, dtype: str) -> ModelFolder:
                 "the model with transformers' save_pretrained to get safetensors"
             )
         raise CorruptModel(f"{path} has no *.safetensors file; get the model's files anew")
-    return ModelFolder(path.resolve(), model_id, weights_hash(path, dtype))
+    return ModelFolder(path.resolve(), model_id, weights_hash(path, dtype), dtype)
 
 
 def _from_gguf(
@@ -165,7 +185,7 @@ def _from_gguf(
     convert: Convert,
 ) -> ModelFolder:
     place = _converted(home, identity, dtype)
-    made = _read_converted(place, model_id)
+    made = _read_converted(place, model_id, dtype)
     if made is not None:
         return made
     from outrider.engine import read_gguf_header  # noqa: PLC0415 # imports torch
@@ -173,7 +193,7 @@ def _from_gguf(
     header = read_gguf_header(path)
     tokenizer = build_tokenizer(header.metadata)
     with one_at_a_time(home, f"convert-{place.name}"):
-        made = _read_converted(place, model_id)
+        made = _read_converted(place, model_id, dtype)
         if made is not None:
             return made
         needed = header.num_parameters * _BYTES_PER_ELEMENT[dtype]
@@ -196,7 +216,16 @@ def _from_gguf(
             }
             _write_json(folder / "outrider.json", record)
             move_into_place(folder, place)
-    return ModelFolder(place.resolve(), model_id, model_hash)
+    return ModelFolder(place.resolve(), model_id, model_hash, dtype)
+
+
+def _best(is_gguf: bool, device: str) -> str:
+    """The dtype that serves best without changing what the model says by much."""
+    if not device.startswith("cpu"):
+        return "bfloat16"
+    if importlib.util.find_spec("outrider._native") is None:  # the package was built without it
+        return "float32"
+    return "int4" if is_gguf else "int8"
 
 
 def _is_gguf(path: Path) -> bool:
@@ -209,11 +238,11 @@ def _converted(home: Path, identity: str, dtype: str) -> Path:
     return home / "converted" / key
 
 
-def _read_converted(place: Path, model_id: str) -> ModelFolder | None:
+def _read_converted(place: Path, model_id: str, dtype: str) -> ModelFolder | None:
     """The converted model at `place`, which is there whole or not at all; None if not."""
     try:
         record = json.loads((place / "outrider.json").read_text(encoding="utf-8"))
-        return ModelFolder(place.resolve(), model_id, str(record["model_hash"]))
+        return ModelFolder(place.resolve(), model_id, str(record["model_hash"]), dtype)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, OSError) as error:
@@ -227,7 +256,14 @@ def _engine_convert(source: Path, folder: Path, dtype: str, progress: Progress |
 
     from outrider.engine.gguf import convert_gguf  # noqa: PLC0415 # imports torch
 
-    convert_gguf(source, folder, dtype=getattr(torch, dtype), progress=progress)
+    quantized = dtype in ("int8", "int4")
+    convert_gguf(
+        source,
+        folder,
+        dtype=torch.float16 if quantized else getattr(torch, dtype),
+        keep_four_bit=dtype == "int4",
+        progress=progress,
+    )
 
 
 def _stage(progress: StageProgress | None, what: str) -> Progress | None:

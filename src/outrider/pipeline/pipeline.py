@@ -14,12 +14,18 @@ import structlog
 from outrider.config import Settings
 from outrider.control import create_controller
 from outrider.drafters import Drafter
-from outrider.errors import ContextLengthExceeded, RequestError, SessionLost, TargetFailed
+from outrider.errors import (
+    ContextLengthExceeded,
+    Overloaded,
+    RequestError,
+    SessionLost,
+    TargetFailed,
+)
 from outrider.metrics import Metrics
 from outrider.pipeline.drafting import Drafting
 from outrider.pipeline.session import Session, SpeculationStats, Step
 from outrider.sampling import noise_key, validate
-from outrider.targets import OpenRequest, Target
+from outrider.targets import CacheUse, Opened, OpenRequest, Target
 from outrider.types import (
     Draft,
     DrafterInfo,
@@ -75,6 +81,10 @@ class Pipeline:
     def occupancy(self) -> tuple[int, int]:
         """Sessions that the target holds, and sessions that fit."""
         return self._target.occupancy()
+
+    def cache_use(self) -> CacheUse | None:
+        """The target's memory of keys and values; None if only its sessions are bounded."""
+        return self._target.cache_use()
 
     def session(
         self,
@@ -149,7 +159,9 @@ class Pipeline:
         session.started_at = time.perf_counter()
         drafting = self._drafting(session)
         try:
-            await self._target.open(session.opening)
+            opened = await self._open(session)
+            session.cached_tokens = opened.cached_tokens
+            self.metrics.observe_opening(len(session.opening.prompt_ids), opened.cached_tokens)
             while not session.finished:
                 draft, plan = await drafting.propose(drafting.plan())
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
@@ -168,6 +180,17 @@ class Pipeline:
         for drafter, _ in self._drafters.values():
             await drafter.close()
         await self._target.close()
+
+    async def _open(self, session: Session) -> Opened:
+        """Open at the target; what others are giving back just now is waited for."""
+        while True:
+            releasing = set(self._releasing)
+            try:
+                return await self._target.open(session.opening)
+            except Overloaded:
+                if not releasing:
+                    raise
+            await asyncio.wait(releasing, return_when=asyncio.FIRST_COMPLETED)
 
     async def _advance(
         self, session: Session, draft: Draft | SampledDraft, run: int
@@ -194,7 +217,7 @@ class Pipeline:
             session.opening, epoch=session.opening.epoch + 1, output_ids=session.output_ids
         )
         await self._target.release(session.session_id)
-        await self._target.open(session.opening)
+        await self._open(session)
 
     async def _release(self, session: Session, drafting: Drafting) -> None:
         """Release target and drafter, even if the caller is cancelled again meanwhile."""
@@ -266,4 +289,12 @@ class Pipeline:
                 f"the prompt has {len(prompt_ids)} tokens and max_tokens is {sampling.max_tokens}, "
                 f"together {wanted}; this model's context is {self.info.context_length}",
                 param="max_tokens" if len(prompt_ids) < self.info.context_length else "prompt",
+            )
+        use = self._target.cache_use()
+        if use is not None and wanted > use.tokens:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {sampling.max_tokens}, "
+                f"together {wanted}; this server has cache memory for {use.tokens}: ask for fewer, "
+                "or serve with a larger --kv-memory",
+                param="max_tokens" if len(prompt_ids) < use.tokens else "prompt",
             )

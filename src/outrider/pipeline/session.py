@@ -76,6 +76,7 @@ class Session:
         stats: what speculation did so far.
         round_id: the latest round asked for.
         reopenings: times in a row that the target lost the session.
+        cached_tokens: tokens of the prompt that the target had from an earlier session.
         tokens: prompt and committed output; only ever grows.
         started_at, first_token_at, last_token_at: readings of `time.perf_counter`, in seconds.
     """
@@ -88,6 +89,7 @@ class Session:
     stats: SpeculationStats
     round_id: int = 0
     reopenings: int = 0
+    cached_tokens: int = 0
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
     started_at: float = field(default_factory=time.perf_counter)
@@ -110,6 +112,11 @@ class Session:
         return len(self.tokens) - len(self.opening.prompt_ids)
 
     @property
+    def most(self) -> int:
+        """Tokens that prompt and output may come to."""
+        return len(self.opening.prompt_ids) + self.opening.sampling.max_tokens
+
+    @property
     def remaining(self) -> int:
         """Output tokens left in the budget."""
         return self.opening.sampling.max_tokens - self.output_length
@@ -128,6 +135,7 @@ class Session:
             sampling=self.opening.sampling,
             noise_key=self.opening.noise_key,
             choice=self.opening.choice,
+            tenant=self.opening.tenant,
         )
 
     def commit(self, answer: Verification, *, by_ratios: bool = False) -> Step:
@@ -166,8 +174,11 @@ class Session:
     def verification(self) -> tuple[VerificationMethod, Exactness, str | None]:
         """How the output was verified, what holds of it, and under which condition."""
         sampling = self.opening.sampling
+        rounding = "up to floating-point rounding where the best candidates are nearly equal"
         if self.stats.drafted == 0:
-            return VerificationMethod.NONE, Exactness.IDENTICAL, None
+            # Passes of other shapes than its own computed the beginning that was taken over.
+            exactly = self.batch_invariant or self.cached_tokens == 0
+            return VerificationMethod.NONE, Exactness.IDENTICAL, None if exactly else rounding
         if self.stats.ratio_drafted:
             reason = "drafts are judged by ratios of probabilities, with randomness of their own"
             return self.opening.verification, Exactness.DISTRIBUTION, reason
@@ -177,5 +188,4 @@ class Session:
         method = VerificationMethod.GREEDY if sampling.greedy else VerificationMethod.MATCHING
         if self.batch_invariant:
             return method, Exactness.IDENTICAL, None
-        reason = "up to floating-point rounding where the best candidates are nearly equal"
-        return method, Exactness.IDENTICAL, reason
+        return method, Exactness.IDENTICAL, rounding

@@ -16,7 +16,7 @@ from outrider.types import (
     VerificationMethod,
 )
 
-__all__ = ["OpenRequest", "Target"]
+__all__ = ["CacheUse", "OpenRequest", "Opened", "Target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,37 @@ class OpenRequest:
     verification: VerificationMethod = VerificationMethod.BLOCK
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a target says of a session that it holds now.
+
+    Attributes:
+        cached_tokens: tokens of the prompt that it need not compute, since an earlier session of
+            the same tenant began with them.
+    """
+
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """The memory of keys and values.
+
+    Attributes:
+        tokens: prompt and output tokens that all sessions together may come to, counted with each
+            one's whole budget of output.
+        budget_bytes: what they take.
+        used_bytes: held for sessions now.
+        retained_bytes: held for later sessions that begin as ended ones did; given up when room is
+            needed.
+    """
+
+    tokens: int
+    budget_bytes: int
+    used_bytes: int
+    retained_bytes: int
+
+
 class Target(Protocol):
     """Judges drafts and decodes. Safe for use by many tasks of one event loop at a time."""
 
@@ -54,8 +85,13 @@ class Target(Protocol):
         """What the target is. Constant while it lives."""
         ...
 
-    async def open(self, request: OpenRequest) -> None:
-        """Hold a session until `release`. Raises `Overloaded` if there is no room."""
+    async def open(self, request: OpenRequest) -> Opened:
+        """Hold a session until `release`.
+
+        Raises:
+            Overloaded: there is no room now.
+            ContextLengthExceeded: there never will be.
+        """
         ...
 
     def advance(
@@ -97,4 +133,8 @@ class Target(Protocol):
 
     def occupancy(self) -> tuple[int, int]:
         """Sessions held, and sessions that fit."""
+        ...
+
+    def cache_use(self) -> CacheUse | None:
+        """The memory of keys and values; None if only the number of sessions is bounded."""
         ...

@@ -48,14 +48,20 @@ def create_target(
 def _create_local(settings: Settings, progress: StageProgress | None) -> tuple[Target, Lane]:
     engine = settings.engine
     # Before the engine's libraries are imported: a wrong name should not take seconds to be told.
-    folder = resolve(engine.target, home=settings.home, dtype=engine.dtype, progress=progress)
+    folder = resolve(
+        engine.target,
+        home=settings.home,
+        dtype=engine.dtype,
+        device=engine.device,
+        progress=progress,
+    )
     assets = load_text_assets(folder.path)
     tokenizer = HFTokenizer(assets.tokenizer_json)
 
     from outrider.engine import load_decoder, open_lane
     from outrider.targets.local import LocalTarget
 
-    decoder = load_decoder(folder.path, engine)
+    decoder = load_decoder(folder.path, engine, dtype=folder.dtype)
     lane = open_lane(decoder, engine, None)
     info = TargetInfo(
         model_id=folder.model_id,
@@ -64,10 +70,11 @@ def _create_local(settings: Settings, progress: StageProgress | None) -> tuple[T
         vocab_fingerprint=fingerprint(tokenizer.token_strings),
         eos_token_ids=assets.eos_token_ids,
         context_length=lane.cache.max_length,
+        dtype=folder.dtype,
         tokenizer_json=assets.tokenizer_json,
         chat_template=assets.chat_template,
         special_tokens=assets.special_tokens,
         bos_token_id=assets.bos_token_id,
-        capabilities=Capabilities(max_draft_tokens=64),
+        capabilities=Capabilities(batch_invariant=decoder.batch_invariant, max_draft_tokens=64),
     )
     return LocalTarget(lane, info), lane

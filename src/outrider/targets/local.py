@@ -11,7 +11,7 @@ import torch
 from outrider.engine import Feed, Job, Lane, StepInfo
 from outrider.errors import OutriderError, SessionLost, TargetFailed
 from outrider.sampling.device import sampler_on
-from outrider.targets.base import OpenRequest
+from outrider.targets.base import CacheUse, Opened, OpenRequest
 from outrider.targets.session import TargetSession
 from outrider.types import NO_DRAFT, Draft, SampledDraft, TargetInfo, Verification
 
@@ -41,11 +41,13 @@ class LocalTarget:
     async def describe(self) -> TargetInfo:
         return self._info
 
-    async def open(self, request: OpenRequest) -> None:
+    async def open(self, request: OpenRequest) -> Opened:
         await self.release(request.session_id)
-        slot = await self._lane.allocate()
         session = TargetSession(request, self._info.eos_token_ids, self._sampler)
-        self._sessions[request.session_id] = _Held(session, slot)
+        most = len(request.prompt_ids) + request.sampling.max_tokens
+        opening = await self._lane.open(request.prompt_ids, most, request.tenant)
+        self._sessions[request.session_id] = _Held(session, opening.slot)
+        return Opened(cached_tokens=opening.reused)
 
     async def advance(
         self,
@@ -73,13 +75,23 @@ class LocalTarget:
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
         if held is not None:
-            await self._lane.free(held.slot)
+            await self._lane.close(held.slot, held.session.tokens)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._lane.engine.close)
+        self._lane.cache.clear()  # the thread that owned it has ended
 
     def occupancy(self) -> tuple[int, int]:
         return self._lane.num_slots - self._lane.cache.num_free, self._lane.num_slots
+
+    def cache_use(self) -> CacheUse:
+        cache = self._lane.cache
+        return CacheUse(
+            tokens=cache.budget,
+            budget_bytes=cache.budget * cache.bytes_per_token,
+            used_bytes=cache.bytes_in_use,
+            retained_bytes=cache.bytes_retained,
+        )
 
 
 class _Advance(Job):

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 from outrider.errors import Overloaded, SessionLost, StaleRound
 from outrider.models.table import TableModel
-from outrider.targets.base import OpenRequest
+from outrider.targets.base import Opened, OpenRequest
 from outrider.targets.session import TargetSession
 from outrider.types import NO_DRAFT, Capabilities, Draft, SampledDraft, TargetInfo, Verification
 
@@ -45,11 +45,12 @@ class TableTarget:
             capabilities=Capabilities(batch_invariant=True, max_draft_tokens=64),
         )
 
-    async def open(self, request: OpenRequest) -> None:
+    async def open(self, request: OpenRequest) -> Opened:
         full = len(self._sessions) >= self._max_sessions
         if full and request.session_id not in self._sessions:
             raise Overloaded(f"the target holds {self._max_sessions} sessions and has no room")
         self._sessions[request.session_id] = TargetSession(request, self._model.eos_token_ids)
+        return Opened()
 
     async def advance(
         self,
@@ -79,6 +80,9 @@ class TableTarget:
 
     def occupancy(self) -> tuple[int, int]:
         return len(self._sessions), self._max_sessions
+
+    def cache_use(self) -> None:
+        """It keeps nothing of a session but its tokens."""
 
     def _step(self, session: TargetSession, draft: Draft | SampledDraft) -> Verification:
         started = time.perf_counter()

@@ -1,17 +1,18 @@
-"""A server under audit, seen from outside: public HTTP and nothing else."""
+"""The client: one server, its models, whole answers and streams; errors told with a remedy."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from outrider.audit.wire import Completion, Models, complaint, decode, one_line
+from outrider.endpoints.events import Event, Events
+from outrider.endpoints.wire import Completion, Models, complaint, decode, one_line
 from outrider.errors import ConfigError, OutriderError, RequestError, TargetFailed
 
 __all__ = ["Endpoint", "Refused", "base_url", "connect"]
@@ -23,6 +24,7 @@ _MAX_WAIT_S: Final = 30.0
 _READ_BYTES: Final = 64 * 1024
 _BUSY: Final = 429
 _REASON_CHARS: Final = 200
+_DONE: Final = b"[DONE]"
 
 
 class Refused(RequestError):
@@ -109,6 +111,38 @@ class Endpoint:
             )
         return completion
 
+    async def stream(
+        self, path: str, body: Mapping[str, Any], clock: Callable[[], float]
+    ) -> AsyncGenerator[Event]:
+        """The events of a streamed answer, up to `[DONE]`. Nothing is asked for again.
+
+        Args:
+            path: `completions` or `chat/completions`.
+            body: asks for a stream.
+            clock: read once whenever bytes have come; events that came together have one time.
+
+        Raises:
+            Refused, RequestError, TargetFailed: as for `complete`; a busy server counts as failed.
+        """
+        url = f"{self.url}/{path}"
+        try:
+            async with self._session.request(
+                "POST", url, json=body, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    raise self._failure(path, response.status, await _read(response, url))
+                events, size, done = Events(), 0, False
+                async for block in response.content.iter_any():
+                    at = clock()
+                    size = _bounded(size + len(block), url)
+                    for data in () if done else events.feed(block):
+                        # Read on to the end behind it, so that the connection can be used again.
+                        done = done or data == _DONE
+                        if not done:
+                            yield Event(at, data)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._silence(url, error) from None
+
     async def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, retries: int
     ) -> bytes:
@@ -144,19 +178,19 @@ class Endpoint:
             ) as response:
                 content = await _read(response, url)
                 return response.status, content, _retry_after_s(response)
-        except TimeoutError:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if last:
-                raise TargetFailed(
-                    f"{url} did not answer within {self._timeout_s:g} s; is it overloaded? Try a "
-                    "longer --timeout or a smaller --concurrency"
-                ) from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            if last:
-                reason = _reason(error)
-                raise TargetFailed(
-                    f"cannot talk to {url}: {reason}; is the server running there?"
-                ) from None
+                raise self._silence(url, error) from None
         return None, b"", None
+
+    def _silence(self, url: str, error: Exception) -> TargetFailed:
+        """There was no answer, or no end of it."""
+        if isinstance(error, TimeoutError):
+            return TargetFailed(
+                f"{url} did not answer within {self._timeout_s:g} s; is it overloaded? Try a "
+                "longer --timeout or a smaller --concurrency"
+            )
+        return TargetFailed(f"cannot talk to {url}: {_reason(error)}; is the server running there?")
 
     def _failure(self, path: str, status: int | None, content: bytes) -> OutriderError:
         said = complaint(content)
@@ -207,12 +241,16 @@ async def _read(response: aiohttp.ClientResponse, url: str) -> bytes:
     size = 0
     async for part in response.content.iter_chunked(_READ_BYTES):
         parts.append(part)
-        size += len(part)
-        if size > _MAX_RESPONSE_BYTES:
-            raise TargetFailed(
-                f"{url} answered with more than {_MAX_RESPONSE_BYTES} bytes; try a smaller --copies"
-            )
+        size = _bounded(size + len(part), url)
     return b"".join(parts)
+
+
+def _bounded(size: int, url: str) -> int:
+    if size > _MAX_RESPONSE_BYTES:
+        raise TargetFailed(
+            f"{url} answered with more than {_MAX_RESPONSE_BYTES} bytes; ask for less at a time"
+        )
+    return size
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float | None:

@@ -8,11 +8,10 @@ import socket
 import pytest
 from aiohttp import web
 
-from outrider.audit import client as client_module
-from outrider.audit.client import Refused, base_url, connect
+from outrider.endpoints import Refused, base_url, connect
+from outrider.endpoints import client as client_module
 from outrider.errors import ConfigError, RequestError, TargetFailed
-
-from .servers import SmallServer
+from tests.audit.servers import SmallServer
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from outrider.audit.wire import Choice, Completion, Models, complaint, decode, one_line
+from outrider.endpoints.wire import Choice, Completion, Models, complaint, decode, one_line
 
 NASTY = "a\x1b]0;owned\x07\x1b[2J\u202e\nb"
 

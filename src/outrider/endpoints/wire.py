@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-__all__ = ["Choice", "Completion", "Models", "Speculation", "complaint", "decode", "one_line"]
+__all__ = [
+    "Choice",
+    "Chunk",
+    "Completion",
+    "Models",
+    "Speculation",
+    "Usage",
+    "complaint",
+    "decode",
+    "one_line",
+]
 
 _COMPLAINT_CHARS: Final = 300
 _ID_CHARS: Final = 256
@@ -85,6 +95,7 @@ class Speculation(Struct):
 
     drafted_tokens: _Count = 0
     accepted_tokens: _Count = 0
+    rounds: _Count | None = None
     verification: str | None = None
     exact: str | None = None
     reason: str | None = None
@@ -102,10 +113,9 @@ class _Timings(Struct):
     draft_n_accepted: _Count = 0
 
 
-class Completion(Struct):
-    """A plain completion or a chat's. `account` is what it tells of drafts, if anything."""
+class _Account(Struct):
+    """`account` is what an answer tells of drafts, if anything."""
 
-    choices: list[Choice]
     speculation: Speculation | None = None
     timings: _Timings | None = None
 
@@ -115,6 +125,79 @@ class Completion(Struct):
             timings = self.timings
             return Speculation(timings.draft_n, timings.draft_n_accepted)
         return self.speculation
+
+
+class Completion(_Account, kw_only=True):
+    """A plain completion or a chat's."""
+
+    choices: list[Choice]
+
+
+class _PromptDetails(Struct):
+    cached_tokens: _Count | None = None
+
+
+class Usage(Struct):
+    """Tokens, the last of an output included."""
+
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Of the prompt, those that were not computed anew; None if not told."""
+        details = self.prompt_tokens_details
+        return None if details is None else details.cached_tokens
+
+
+class _Delta(Struct):
+    """What a chat's answer grows by; reasoning is named in two ways."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Growth(Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        self.finish_reason = _claim(self.finish_reason)
+
+
+class Chunk(_Account):
+    """One event of a stream with one choice. `error` ends it.
+
+    `usage` is of the request so far: with every chunk or with the last, if the server tells it.
+    """
+
+    choices: list[_Growth] = []
+    usage: Usage | None = None
+    error: Any = None
+
+    @property
+    def thought(self) -> str:
+        """What it adds to the reasoning in front of the answer."""
+        return "".join(
+            choice.delta.reasoning_content or choice.delta.reasoning or ""
+            for choice in self.choices
+            if choice.delta
+        )
+
+    @property
+    def text(self) -> str:
+        """What it adds to the answer."""
+        return "".join(
+            choice.text or (choice.delta.content if choice.delta else None) or ""
+            for choice in self.choices
+        )
+
+    @property
+    def finish_reason(self) -> str | None:
+        return next((c.finish_reason for c in self.choices if c.finish_reason), None)
 
 
 def decode(content: bytes, kind: type[T]) -> T | None:

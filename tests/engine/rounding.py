@@ -1,0 +1,89 @@
+"""What int8 and int4 layers compute, said in exact arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outrider.engine import Chunk
+from outrider.engine.attention import attend
+from outrider.engine.decoder import Layer, TorchDecoder
+from outrider.engine.fourbit import FourBit
+from outrider.engine.quantize import round_int8
+from outrider.engine.weights import Affine, LayerTensors, open_tensors
+
+GROUP = 32
+
+
+def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float32 rows [N, in] as whole numbers [N, groups, 32] and their scales [N, groups]."""
+    groups = np.pad(rows, ((0, 0), (0, -rows.shape[1] % GROUP))).reshape(len(rows), -1, GROUP)
+    peaks = np.abs(groups).max(axis=-1)
+    inverse = np.divide(np.float32(127), peaks, out=np.zeros_like(peaks), where=peaks > 0)
+    codes = np.rint(groups * inverse[..., None])
+    return codes.astype(np.int64), (peaks / np.float32(127)).astype(np.float64)
+
+
+class RoundedLinear:
+    """A layer of the float decoder that rounds as the kernels do, and is exact otherwise."""
+
+    def __init__(self, affine: Affine) -> None:
+        if isinstance(affine.weight, FourBit):
+            self._weight = affine.weight.floats().double()
+        else:
+            codes, scale = round_int8(affine.weight)
+            self._weight = codes.double() * scale.double()[:, None]
+        self._bias = 0.0 if affine.bias is None else affine.bias.double()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        codes, scales = rounded(rows.numpy())
+        near = (codes * scales[..., None]).reshape(len(rows), -1)[:, : rows.shape[1]]
+        return (torch.from_numpy(near) @ self._weight.T + self._bias).float()
+
+
+def rounded_logits(folder: Path, ids: Sequence[int], num_layers: int | None = None) -> Tensor:
+    """Logits after each token, [N, V], of the float decoder with all that the kernels round."""
+    decoder = rounding_decoder(folder)
+    if num_layers is not None:
+        decoder = decoder.truncated(num_layers)
+    cache = decoder.new_cache(num_slots=1, max_length=len(ids))
+    with patch("outrider.engine.decoder.attend", _attend_to_halves):
+        return decoder.forward([Chunk(cache.allocate(), ids, len(ids))], cache)[0]
+
+
+def _attend_to_halves(queries: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> Tensor:
+    return attend(queries, keys.half().float(), values.half().float(), *rest)
+
+
+def rounding_decoder(folder: Path) -> TorchDecoder:
+    """The model in `folder` with the rounding of int8 or int4, but keys and values in float32."""
+    with open_tensors(folder, dtype=torch.float32, device=torch.device("cpu")) as tensors:
+        embedding = tensors.embedding().half().float()
+        head = tensors.head(tensors.embedding())
+        return TorchDecoder(
+            tensors.config,
+            embedding=embedding,
+            layers=[_layer(layer) for layer in tensors.layers()],
+            norm=tensors.norm(),
+            head=RoundedLinear(Affine(head if isinstance(head, FourBit) else head.half(), None)),
+        )
+
+
+def _layer(layer: LayerTensors) -> Layer:
+    return Layer(
+        attention_norm=layer.attention_norm,
+        qkv=RoundedLinear(layer.qkv),
+        output=RoundedLinear(layer.output),
+        mlp_norm=layer.mlp_norm,
+        gate_up=RoundedLinear(layer.gate_up),
+        down=RoundedLinear(layer.down),
+        qk_norm=layer.qk_norm,
+        attention_out_norm=layer.attention_out_norm,
+        mlp_out_norm=layer.mlp_out_norm,
+    )
