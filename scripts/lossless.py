@@ -131,7 +131,7 @@ class _Judge:
         if self._decoder is None:
             engine = self._settings.engine
             folder = resolve(engine.target, home=self._settings.home, dtype=engine.dtype)
-            self._decoder = load_decoder(folder.path, engine)
+            self._decoder = load_decoder(folder.path, engine, dtype=folder.dtype)
         cache = self._decoder.new_cache(num_slots=1, max_length=len(tokens))
         (logits,) = self._decoder.forward([Chunk(cache.allocate(), tokens, 1)], cache)
         best, second = torch.topk(logits[0], 2).values.tolist()

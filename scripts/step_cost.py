@@ -27,6 +27,8 @@ from outrider.engine import Chunk, Decoder, load_decoder
 from outrider.models import resolve
 
 ROWS = (1, 2, 4, 8, 16, 32)
+_PAUSE_S = 0.05
+"""Between arms: threads of the one before may spin for a while, waiting for more."""
 Times = dict[int, list[float]]
 """New tokens to seconds of each round."""
 
@@ -73,6 +75,7 @@ def _measure(
         if turn:  # the first round pays for memory that later ones find in place
             read.append(memory.nbytes / seconds)
         for name, arm in arms.items():
+            time.sleep(_PAUSE_S)
             for rows, taken in arm().items():
                 if turn:
                     times[name][rows].append(taken)
