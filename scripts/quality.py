@@ -36,12 +36,10 @@ from torch import Tensor
 
 from outrider.bench import read_prompts
 from outrider.config import Settings, load_settings
-from outrider.engine import Chunk, TorchDecoder, load_decoder
-from outrider.engine.base import Decoder
-from outrider.engine.decoder import Layer
+from outrider.engine import Chunk, Decoder, TorchDecoder, load_decoder
 from outrider.engine.linear import Linear
 from outrider.engine.quantize import round_int8
-from outrider.engine.weights import Affine, floats, open_tensors
+from outrider.engine.weights import Affine, floats, layer_over, open_tensors
 from outrider.models import load_text_assets, resolve
 from outrider.text import ChatTemplate, HFTokenizer
 
@@ -229,20 +227,7 @@ def _load(model: str, arm: str, settings: Settings) -> Decoder:
         return TorchDecoder(
             tensors.config,
             embedding=of_embedding(embedding),
-            layers=[
-                Layer(
-                    attention_norm=layer.attention_norm,
-                    qkv=linear(layer.qkv),
-                    output=linear(layer.output),
-                    mlp_norm=layer.mlp_norm,
-                    gate_up=linear(layer.gate_up),
-                    down=linear(layer.down),
-                    qk_norm=layer.qk_norm,
-                    attention_out_norm=layer.attention_out_norm,
-                    mlp_out_norm=layer.mlp_out_norm,
-                )
-                for layer in tensors.layers()
-            ],
+            layers=[layer_over(layer, linear) for layer in tensors.layers()],
             norm=tensors.norm(),
             head=head,
         )

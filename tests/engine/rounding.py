@@ -13,10 +13,10 @@ from torch import Tensor
 
 from outrider.engine import Chunk
 from outrider.engine.attention import attend
-from outrider.engine.decoder import Layer, TorchDecoder
+from outrider.engine.decoder import TorchDecoder
 from outrider.engine.fourbit import FourBit
 from outrider.engine.quantize import round_int8
-from outrider.engine.weights import Affine, LayerTensors, open_tensors
+from outrider.engine.weights import Affine, layer_over, open_tensors
 
 GROUP = 32
 
@@ -69,21 +69,7 @@ def rounding_decoder(folder: Path) -> TorchDecoder:
         return TorchDecoder(
             tensors.config,
             embedding=embedding,
-            layers=[_layer(layer) for layer in tensors.layers()],
+            layers=[layer_over(layer, RoundedLinear) for layer in tensors.layers()],
             norm=tensors.norm(),
             head=RoundedLinear(Affine(head if isinstance(head, FourBit) else head.half(), None)),
         )
-
-
-def _layer(layer: LayerTensors) -> Layer:
-    return Layer(
-        attention_norm=layer.attention_norm,
-        qkv=RoundedLinear(layer.qkv),
-        output=RoundedLinear(layer.output),
-        mlp_norm=layer.mlp_norm,
-        gate_up=RoundedLinear(layer.gate_up),
-        down=RoundedLinear(layer.down),
-        qk_norm=layer.qk_norm,
-        attention_out_norm=layer.attention_out_norm,
-        mlp_out_norm=layer.mlp_out_norm,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ __all__ = [
     "ModelTensors",
     "Weight",
     "floats",
+    "layer_over",
     "load_model",
     "open_tensors",
 ]
@@ -241,6 +242,21 @@ def _names(config: ModelConfig) -> set[str]:
     return names | {stem + part for stem in stems for part in ("codes", "steps", "offsets")}
 
 
+def layer_over(tensors: LayerTensors, linear: Callable[[Affine], Linear]) -> Layer:
+    """A layer of the float decoder, its linear layers made by `linear`."""
+    return Layer(
+        attention_norm=tensors.attention_norm,
+        qkv=linear(tensors.qkv),
+        output=linear(tensors.output),
+        mlp_norm=tensors.mlp_norm,
+        gate_up=linear(tensors.gate_up),
+        down=linear(tensors.down),
+        qk_norm=tensors.qk_norm,
+        attention_out_norm=tensors.attention_out_norm,
+        mlp_out_norm=tensors.mlp_out_norm,
+    )
+
+
 def load_model(
     folder: Path, *, dtype: torch.dtype, device: torch.device, num_layers: int | None = None
 ) -> TorchDecoder:
@@ -254,20 +270,7 @@ def load_model(
         return TorchDecoder(
             tensors.config,
             embedding=embedding,
-            layers=[
-                Layer(
-                    attention_norm=layer.attention_norm,
-                    qkv=linear(layer.qkv),
-                    output=linear(layer.output),
-                    mlp_norm=layer.mlp_norm,
-                    gate_up=linear(layer.gate_up),
-                    down=linear(layer.down),
-                    qk_norm=layer.qk_norm,
-                    attention_out_norm=layer.attention_out_norm,
-                    mlp_out_norm=layer.mlp_out_norm,
-                )
-                for layer in tensors.layers()
-            ],
+            layers=[layer_over(layer, linear) for layer in tensors.layers()],
             norm=tensors.norm(),
             head=linear(Affine(tensors.head(embedding), None)),
         )
