@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What an installation is made of: when one of these changes, the next target installs anew.
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/outrider/engine/native/*)
 
-.PHONY: run install test lint unit peers format clean
+.PHONY: run install test lint unit peers proto format clean
 
 run: $(VENV)/.engine
 	@exec $(BIN)/outrider run $(ARGS)
@@ -41,6 +41,9 @@ peers: $(VENV)/.bench
 	-$(PEERS) build
 	$(PEERS) run $(PROMPTS) --target $(TARGET) --draft $(DRAFT) --results $(RESULTS) $(ARGS)
 	$(PEERS) report $(RESULTS) --output .peers/peers.md --plot .peers/peers.svg
+
+proto: $(VENV)/.dev
+	$(BIN)/python scripts/generate_rpc.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

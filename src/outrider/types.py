@@ -279,12 +279,15 @@ class Capabilities:
         batch_invariant: a row's result does not depend, to the last bit, on what else is in the
             batch or on how many tokens a step takes. Without it greedy and seeded outputs may
             differ from plain decoding where two logits lie within rounding of each other.
+        ratios: it takes a `SampledDraft`. One that is reached over a network does not: what may be
+            lost on the way may not be judged by ratios.
         max_draft_tokens: the longest draft that one round may carry.
     """
 
     sampling: bool = True
     seeds: bool = True
     batch_invariant: bool = False
+    ratios: bool = True
     max_draft_tokens: int = 16
 
 
@@ -304,6 +307,7 @@ class TargetInfo:
         eos_token_ids: ids that end an output.
         context_length: prompt and output together, in tokens.
         dtype: what the weights are held in, such as int8; None if that means nothing.
+        drafters: those that run beside the target, wherever that is: see `NearDraft`.
     """
 
     model_id: str
@@ -317,6 +321,7 @@ class TargetInfo:
     chat_template: str | None = field(default=None, repr=False)
     special_tokens: dict[str, str] = field(default_factory=dict)
     bos_token_id: int | None = None
+    drafters: tuple[str, ...] = ()
     capabilities: Capabilities = Capabilities()
     protocol_version: int = PROTOCOL_VERSION
 
@@ -329,6 +334,7 @@ class DrafterInfo:
         name: how requests name it.
         deterministic: the same context always gives the same draft.
         declares: it draws in this process and can declare what it drew from: see `SampledDraft`.
+        ahead: it can draft behind a guess, while the target judges what lies before it.
         context_length: longest context it can draft for; None if unlimited.
         model_hash: identifies its weights, or None if it has none.
         vocab_fingerprint: of its token strings, as in `TargetInfo`; None if it only repeats ids of
@@ -338,6 +344,7 @@ class DrafterInfo:
     name: str
     deterministic: bool = True
     declares: bool = False
+    ahead: bool = False
     context_length: int | None = None
     model_hash: str | None = None
     vocab_fingerprint: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from outrider.types import Draft, DrafterInfo, SampledDraft, SamplingParams
+from outrider.types import Draft, DrafterInfo, SampledDraft, SamplingParams, TokenIds
 
 __all__ = ["DeclaringDrafter", "Drafter", "SessionView"]
 
@@ -25,6 +25,8 @@ class SessionView:
         noise_key: the session's noise, so that a sampling drafter can couple with the target.
         choice: index of this copy among the `n` of one request.
         tenant: whose session it is; nothing is shared between tenants.
+        guess: tokens assumed to follow, not committed: draft behind them. Given only to drafters
+            that say `DrafterInfo.ahead`.
     """
 
     session_id: str
@@ -35,6 +37,7 @@ class SessionView:
     noise_key: int
     choice: int = 0
     tenant: str = ""
+    guess: TokenIds = ()
 
 
 class Drafter(Protocol):

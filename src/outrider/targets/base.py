@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from outrider.types import (
     Draft,
@@ -16,7 +19,20 @@ from outrider.types import (
     VerificationMethod,
 )
 
-__all__ = ["CacheUse", "OpenRequest", "Opened", "Target"]
+__all__ = ["CacheUse", "NearDraft", "OpenRequest", "Opened", "Scoring", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class NearDraft:
+    """Drafting beside the target, wherever it runs: no draft travels, and no round waits for one.
+
+    Attributes:
+        drafter: one of `TargetInfo.drafters`.
+        max_lookahead: most tokens that it drafts at a time.
+    """
+
+    drafter: str
+    max_lookahead: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,7 @@ class OpenRequest:
         choice: index of this copy among the `n` of one request.
         tenant: whose request it is; nothing is shared between tenants.
         verification: how a `SampledDraft` is judged: token or block. Any other draft is matched.
+        near_draft: who drafts beside the target while it runs alone; None if nobody does.
     """
 
     session_id: str
@@ -45,6 +62,7 @@ class OpenRequest:
     choice: int = 0
     tenant: str = ""
     verification: VerificationMethod = VerificationMethod.BLOCK
+    near_draft: NearDraft | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,8 @@ class Target(Protocol):
         """Judge the draft, then decode alone for up to `run` more tokens.
 
         The first answer judges `draft` (which may be empty) and holds at least one token; each
-        further answer holds one. Closing the generator stops the work within the running step.
+        further answer holds one, or more where a drafter beside the target guessed them. Closing
+        the generator stops the work within the running step.
 
         Args:
             session_id: an open session.
@@ -118,7 +137,8 @@ class Target(Protocol):
 
         Raises:
             StaleRound: a later round was already asked for.
-            SessionLost: no such session, or `position` lies beyond what is held.
+            SessionLost: no such session, or `position` lies beyond what is held; or whoever held it
+                cannot be reached, and another can.
             TargetFailed: the model failed.
         """
         ...
@@ -137,4 +157,19 @@ class Target(Protocol):
 
     def cache_use(self) -> CacheUse | None:
         """The memory of keys and values; None if only the number of sessions is bounded."""
+        ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """A target that can tell its logits, beside holding sessions."""
+
+    async def logits(self, token_ids: TokenIds, rows: int) -> npt.NDArray[np.float32]:
+        """Logits behind each of the last `rows` tokens of a sequence, shape [rows, V].
+
+        Raises:
+            Overloaded: there is no room now.
+            ContextLengthExceeded: the sequence never fits.
+            TargetFailed: the model failed.
+        """
         ...
