@@ -79,9 +79,10 @@ class ScriptedDrafter:
         *,
         name: str = "scripted",
         context_length: int | None = None,
+        ahead: bool = False,
     ) -> None:
         self._script = script
-        self._info = DrafterInfo(name=name, context_length=context_length)
+        self._info = DrafterInfo(name=name, context_length=context_length, ahead=ahead)
         self.asked: list[tuple[int, int]] = []
         self.released: list[str] = []
         self.called = asyncio.Event()

@@ -57,11 +57,31 @@ async def test_after_a_failed_draft_the_target_runs_alone_for_a_while(file) -> N
     assert all(later - earlier >= 16 for earlier, later in pairwise(lengths))
 
 
-async def test_a_drafter_that_keeps_failing_is_given_up_for_the_session(file) -> None:
+async def test_a_drafter_that_keeps_failing_is_asked_ever_more_rarely(file) -> None:
     drafter = ScriptedDrafter(lambda view, k: DraftFailed("broken"))
     pipeline = await pipeline_over(table_target(file), drafter)
-    await run(pipeline, pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=400)))
-    assert len(drafter.asked) == 3
+    await run(pipeline, pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=1000)))
+    lengths = [length for length, _ in drafter.asked]
+    gaps = [later - earlier for earlier, later in pairwise(lengths)]
+    assert gaps == [16, 32, 64, 128, 256, 256]
+
+
+async def test_a_drafter_that_comes_back_is_used_again_as_before(file) -> None:
+    sampling = SamplingParams(temperature=0.0, max_tokens=400)
+    output = alone(file, PROMPT, sampling)
+    faults = iter([DraftFailed("down")] * 3)
+
+    def script(view, k):
+        return next(faults, None) or output[view.length - len(PROMPT) :][:k]
+
+    drafter = ScriptedDrafter(script)
+    pipeline = await pipeline_over(table_target(file), drafter)
+    session = pipeline.session(PROMPT, sampling)
+    assert await run(pipeline, session) == output
+    lengths = [length for length, _ in drafter.asked]
+    assert [later - earlier for earlier, later in pairwise(lengths)][:3] == [16, 32, 64]
+    assert session.stats.failures == 3
+    assert session.stats.accepted == session.stats.drafted > 200
 
 
 async def test_a_late_draft_is_awaited_beside_the_output_and_drafting_goes_on(file) -> None:
@@ -145,13 +165,13 @@ async def test_a_hanging_shadow_draft_never_delays_the_output(file) -> None:
     assert len(drafter.asked) == 1
 
 
-async def test_a_shadow_draft_that_fails_is_counted_and_the_drafter_given_up(file) -> None:
+async def test_a_shadow_draft_that_fails_is_counted_and_the_drafter_rests(file) -> None:
     drafter = ScriptedDrafter(lambda view, k: DraftFailed("broken"))
     configured = settings(controller="window", lookahead=0)
     pipeline = await pipeline_over(table_target(file), drafter, configured=configured)
     session = pipeline.session(PROMPT, SamplingParams(temperature=0.0, max_tokens=300))
     await run(pipeline, session)
-    assert session.stats.failures == len(drafter.asked) == 3
+    assert session.stats.failures == len(drafter.asked) == 5  # 16, 32, 64, 128 tokens apart
 
 
 async def test_a_shadow_draft_of_nothing_teaches_nothing(file) -> None:

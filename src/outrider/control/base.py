@@ -16,10 +16,12 @@ class RoundView:
         remaining: output tokens left in the budget, at least 1.
         max_draft_tokens: what the budget, the target and the request allow; a larger choice is
             clamped.
+        can_ahead: the drafter can draft behind a guess: see `Plan.ahead`.
     """
 
     remaining: int
     max_draft_tokens: int
+    can_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

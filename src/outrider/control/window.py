@@ -66,6 +66,8 @@ class WindowController:
         return Plan(lookahead=min(self._lookahead, view.max_draft_tokens))
 
     def observe(self, outcome: RoundOutcome) -> None:
+        if outcome.drafted == 0:
+            return
         rate = outcome.accepted / outcome.drafted
         self._pace_shadows(outcome, rate)
         self._rates.append(rate)

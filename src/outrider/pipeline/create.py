@@ -16,7 +16,7 @@ from outrider.metrics import Metrics
 from outrider.models import StageProgress
 from outrider.pipeline.pipeline import Pipeline
 from outrider.targets import create_target
-from outrider.types import DrafterInfo
+from outrider.types import DrafterInfo, TargetInfo
 
 __all__ = ["create_pipeline"]
 
@@ -39,8 +39,11 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
     target, lane = await _in_daemon_thread(partial(create_target, settings, progress=progress))
     try:
         info = await target.describe()
-        drafters: dict[str, tuple[Drafter, DrafterInfo]] = {}
+        drafters: dict[str, tuple[Drafter, DrafterInfo] | None] = {}
         for spec in specs:
+            if _runs_near(spec, info, settings):
+                drafters[spec] = None
+                continue
             drafter = await _in_daemon_thread(
                 partial(create_drafter, spec, info, lane, settings, progress=progress)
             )
@@ -55,6 +58,23 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
     except BaseException:
         await target.close()
         raise
+
+
+def _runs_near(spec: str, info: TargetInfo, settings: Settings) -> bool:
+    """Whether this drafter runs beside a target elsewhere, rather than here.
+
+    Raises:
+        ConfigError: it has to, and the target does not have it.
+    """
+    wanted = settings.speculation.draft_at
+    elsewhere = settings.engine.target.startswith(("grpc://", "grpcs://"))
+    if wanted == "target" and elsewhere and spec not in info.drafters:
+        raise ConfigError(
+            f"speculation.draft_at is target, and target {info.model_id!r} does not run drafter "
+            f"{spec!r} (it runs {', '.join(info.drafters) or 'none'}); use auto, or start the "
+            f"target server with --draft {spec}"
+        )
+    return wanted != "gateway" and spec in info.drafters
 
 
 async def _in_daemon_thread(function: Callable[[], T]) -> T:

@@ -14,18 +14,14 @@ import structlog
 from outrider.config import Settings
 from outrider.control import create_controller
 from outrider.drafters import Drafter
-from outrider.errors import (
-    ContextLengthExceeded,
-    Overloaded,
-    RequestError,
-    SessionLost,
-    TargetFailed,
-)
+from outrider.errors import Overloaded, RequestError, SessionLost, TargetFailed
 from outrider.metrics import Metrics
+from outrider.pipeline.asking import Asker
+from outrider.pipeline.checks import check_drafter, check_prompt, check_verification
 from outrider.pipeline.drafting import Drafting
 from outrider.pipeline.session import Session, SpeculationStats, Step
 from outrider.sampling import noise_key, validate
-from outrider.targets import CacheUse, Opened, OpenRequest, Target
+from outrider.targets import CacheUse, NearDraft, Opened, OpenRequest, Target
 from outrider.types import (
     Draft,
     DrafterInfo,
@@ -36,7 +32,7 @@ from outrider.types import (
     Verification,
     VerificationMethod,
 )
-from outrider.verify import Calibration, choose_method
+from outrider.verify import Calibration
 
 __all__ = ["Pipeline"]
 
@@ -52,7 +48,8 @@ class Pipeline:
     Args:
         target: the model whose output the caller gets.
         info: what it says of itself.
-        drafters: by the names that requests use; the first is the default. May be empty.
+        drafters: by the names that requests use; the first is the default. May be empty. None is
+            for one that runs beside the target, which says so of itself.
         settings: bounds and defaults.
         metrics: where counts go.
     """
@@ -61,7 +58,7 @@ class Pipeline:
         self,
         target: Target,
         info: TargetInfo,
-        drafters: Mapping[str, tuple[Drafter, DrafterInfo]],
+        drafters: Mapping[str, tuple[Drafter, DrafterInfo] | None],
         settings: Settings,
         metrics: Metrics,
     ) -> None:
@@ -116,20 +113,30 @@ class Pipeline:
         Raises:
             RequestError: a parameter has no meaning here; nothing was started.
         """
-        validate(sampling, vocab_size=self.info.vocab_size)
-        self._check_prompt(prompt_ids, sampling)
         capabilities = self.info.capabilities
+        validate(sampling, vocab_size=self.info.vocab_size)
+        check_prompt(prompt_ids, sampling, self.info, self._target.cache_use())
+        check_drafter(drafter, max_lookahead, self._drafters)
         if sampling.seed is not None and not capabilities.seeds:
             raise RequestError(
                 f"seed is {sampling.seed}, but this target cannot honour seeds; leave it out",
                 param="seed",
             )
-        name = self._choose_drafter(drafter, max_lookahead)
-        if not enabled or not (sampling.greedy or capabilities.sampling):
+        exact = sampling.greedy or capabilities.sampling
+        name = drafter or next(iter(self._drafters), None)
+        if not enabled or max_lookahead == 0 or not exact:
             name = None
+        made_by = None if name is None else self._drafters[name]
         if verification is not None:
-            self._check_verification(verification, sampling, name)
+            check_verification(
+                verification,
+                sampling,
+                None if made_by is None else made_by[1],
+                trusted=self._may_weigh(name),
+            )
         preferred = verification or VerificationMethod(self._speculation.verification)
+        if not capabilities.ratios:
+            preferred = VerificationMethod.MATCHING
         return Session(
             opening=OpenRequest(
                 session_id=uuid.uuid4().hex,
@@ -141,9 +148,10 @@ class Pipeline:
                 choice=choice,
                 tenant=tenant,
                 verification=preferred,
+                near_draft=self._near_draft(name, max_lookahead),
             ),
             controller=create_controller(self._speculation, max_lookahead=max_lookahead),
-            max_draft_tokens=0 if name is None else capabilities.max_draft_tokens,
+            max_draft_tokens=0 if made_by is None else capabilities.max_draft_tokens,
             preferred=preferred,
             batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
@@ -167,7 +175,7 @@ class Pipeline:
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
                     async for answer in answers:
                         step = session.commit(answer, by_ratios=isinstance(draft, SampledDraft))
-                        drafting.observe(answer.drafted, answer.accepted)
+                        drafting.observe(answer)
                         self.metrics.observe_answer(answer, session.stats.drafter, step.elapsed_s)
                         yield step
         finally:
@@ -177,8 +185,9 @@ class Pipeline:
         """Wait for releases under way, then close drafters and target."""
         while self._releasing:
             await asyncio.wait(self._releasing)
-        for drafter, _ in self._drafters.values():
-            await drafter.close()
+        for made_by in self._drafters.values():
+            if made_by is not None:
+                await made_by[0].close()
         await self._target.close()
 
     async def _open(self, session: Session) -> Opened:
@@ -233,68 +242,31 @@ class Pipeline:
         task.add_done_callback(self._releasing.discard)
         await asyncio.shield(task)
 
+    def _near_draft(self, name: str | None, max_lookahead: int | None) -> NearDraft | None:
+        """What the target is to draft beside itself; None if nothing."""
+        if name is None or self._drafters[name] is not None:
+            return None
+        most = self._speculation.max_lookahead
+        return NearDraft(name, most if max_lookahead is None else min(most, max_lookahead))
+
+    def _may_weigh(self, name: str | None) -> bool:
+        """Whether this drafter's drafts may be judged by ratios here."""
+        tripped = name is not None and self._calibrations[name].tripped
+        return self.info.capabilities.ratios and not tripped
+
     def _drafting(self, session: Session) -> Drafting:
         name = session.stats.drafter
+        made_by = None if name is None else self._drafters[name]
+        if name is None or made_by is None:
+            return Drafting(session, None, None, deadline_s=self._deadline_s, metrics=self.metrics)
+        drafter, info = made_by
         return Drafting(
             session,
-            None if name is None else self._drafters[name],
-            None if name is None else self._calibrations[name],
-            deadline_s=self._speculation.deadline_ms / 1000,
-            vocab_size=self.info.vocab_size,
+            (Asker(drafter, vocab_size=self.info.vocab_size), info),
+            self._calibrations[name],
+            deadline_s=self._deadline_s,
             metrics=self.metrics,
         )
 
-    def _choose_drafter(self, name: str | None, max_lookahead: int | None) -> str | None:
-        if max_lookahead is not None and max_lookahead < 0:
-            raise RequestError(
-                f"max_lookahead is {max_lookahead}; use 0 for plain decoding",
-                param="speculation.max_lookahead",
-            )
-        if name is not None and name not in self._drafters:
-            known = ", ".join(self._drafters) or "none, since this server runs without drafters"
-            raise RequestError(
-                f"there is no drafter {name[:200]!r}; known are {known}",
-                param="speculation.drafter",
-            )
-        return None if max_lookahead == 0 else name or next(iter(self._drafters), None)
-
-    def _check_verification(
-        self, wanted: VerificationMethod, sampling: SamplingParams, drafter: str | None
-    ) -> None:
-        """Refuse a ratio rule that was asked for by name where it could not be kept to."""
-        info = None if drafter is None else self._drafters[drafter][1]
-        trusted = drafter is not None and not self._calibrations[drafter].tripped
-        if wanted.ratio and choose_method(sampling, info, wanted, trusted=trusted) is not wanted:
-            raise RequestError(
-                f"verification is {wanted}, which needs a temperature above 0, no seed, and a "
-                "draft model of this process that draws what it declares; leave it out, or send "
-                "matching",
-                param="speculation.verification",
-            )
-
-    def _check_prompt(self, prompt_ids: TokenIds, sampling: SamplingParams) -> None:
-        if not prompt_ids:
-            raise RequestError("the prompt is empty; send at least one token", param="prompt")
-        highest, lowest = max(prompt_ids), min(prompt_ids)
-        if lowest < 0 or highest >= self.info.vocab_size:
-            illegal = lowest if lowest < 0 else highest
-            raise RequestError(
-                f"the prompt has token id {illegal}; ids of this model lie in "
-                f"0..{self.info.vocab_size - 1}",
-                param="prompt",
-            )
-        wanted = len(prompt_ids) + sampling.max_tokens
-        if wanted > self.info.context_length:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {sampling.max_tokens}, "
-                f"together {wanted}; this model's context is {self.info.context_length}",
-                param="max_tokens" if len(prompt_ids) < self.info.context_length else "prompt",
-            )
-        use = self._target.cache_use()
-        if use is not None and wanted > use.tokens:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {sampling.max_tokens}, "
-                f"together {wanted}; this server has cache memory for {use.tokens}: ask for fewer, "
-                "or serve with a larger --kv-memory",
-                param="max_tokens" if len(prompt_ids) < use.tokens else "prompt",
-            )
+    def _deadline_s(self) -> float:
+        return self._speculation.deadline_ms / 1000

@@ -125,8 +125,8 @@ class Session:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
-    def view(self) -> SessionView:
-        """What a drafter may see now."""
+    def view(self, guess: TokenIds = ()) -> SessionView:
+        """What a drafter may see now, and what it is to assume behind it."""
         return SessionView(
             session_id=self.session_id,
             tokens=self.tokens,
@@ -136,6 +136,7 @@ class Session:
             noise_key=self.opening.noise_key,
             choice=self.opening.choice,
             tenant=self.opening.tenant,
+            guess=guess,
         )
 
     def commit(self, answer: Verification, *, by_ratios: bool = False) -> Step:
