@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomli_w
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from outrider.cli.options import Config
 from outrider.config import Settings, load_settings
@@ -33,7 +33,10 @@ def _render(settings: Settings) -> str:
             continue
         lines += ["", f"[{section}]"]
         for name, value in values.model_dump(mode="json").items():
-            lines += [f"# {_comment(type(values), name)}", _assign(name, value)]
+            line = _assign(name, "" if value is None else value)
+            if isinstance(getattr(values, name), SecretStr) and value:
+                line = f"# {name} is set, and not shown"
+            lines += [f"# {_comment(type(values), name)}", line]
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli.console import LogLevel
 from outrider.config import Settings, load_settings
 
 __all__ = [
@@ -16,17 +17,21 @@ __all__ = [
     "Device",
     "Draft",
     "Dtype",
+    "Host",
     "KvMemory",
+    "Log",
     "Lookahead",
     "MaxContext",
     "MaxLookahead",
     "MaxSessions",
+    "Port",
     "Target",
     "Threads",
     "build_settings",
     "json_parameter",
 ]
 
+_SERVER = "Server"
 _MODEL = "Model"
 _SPECULATION = "Speculation"
 
@@ -34,13 +39,21 @@ Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="TOML file; `outrider config show` prints one."),
 ]
+Host = Annotated[
+    str | None, typer.Option("--host", help="Address to bind.", rich_help_panel=_SERVER)
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", help="0 lets the system choose.", rich_help_panel=_SERVER),
+]
+Log = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
 Target = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="MODEL",
         help="A known name (`outrider models list`), a Hugging Face folder, a GGUF file, a hub id "
-        "such as org/name, or table:FILE.",
+        "such as org/name, table:FILE, or target servers: grpc://HOST:PORT,...",
         rich_help_panel=_MODEL,
     ),
 ]
@@ -49,8 +62,9 @@ Draft = Annotated[
     typer.Option(
         "--draft",
         metavar="DRAFTER",
-        help="ngram (looks up the prompt), layers:N (the target's first N layers), self, "
-        "table:FILE, another model, or none. May be given several times; the first is the default.",
+        help="ngram or suffix (look up earlier text), layers:N (the target's first N layers), "
+        "self, table:FILE, another model, a draft server's http://HOST:PORT, or none. May be given "
+        "several times; the first is the default.",
         rich_help_panel=_SPECULATION,
     ),
 ]
@@ -96,7 +110,8 @@ Controller = Annotated[
     str | None,
     typer.Option(
         "--controller",
-        help="How the lookahead is chosen: window (by acceptance) or fixed.",
+        help="How the lookahead is chosen: goodput (by measured gain and cost), window (by "
+        "acceptance) or fixed.",
         rich_help_panel=_SPECULATION,
     ),
 ]
@@ -104,7 +119,7 @@ Lookahead = Annotated[
     int | None,
     typer.Option(
         "--lookahead",
-        help="Tokens drafted at first (window) or always (fixed).",
+        help="Tokens drafted at first (window), or always (fixed).",
         rich_help_panel=_SPECULATION,
     ),
 ]
@@ -120,6 +135,8 @@ def build_settings(
     config: Path | None,
     *,
     server: dict[str, object] | None = None,
+    draft_server: dict[str, object] | None = None,
+    target_server: dict[str, object] | None = None,
     target: str | None = None,
     dtype: str | None = None,
     device: str | None = None,
@@ -137,6 +154,8 @@ def build_settings(
         config,
         {
             "server": server or {},
+            "draft_server": draft_server or {},
+            "target_server": target_server or {},
             "engine": {
                 "target": target,
                 "dtype": dtype,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
-from typing import Annotated
 
 import structlog
 import typer
@@ -20,9 +19,8 @@ from outrider.gateway import bind, create_app, event_loop_factory, serve
 from outrider.pipeline import Pipeline
 from outrider.types import SamplingParams
 
-__all__ = ["run"]
+__all__ = ["run", "serve_gateway"]
 
-_SERVER = "Server"
 _WARM_UP_TOKENS = 8
 _REFRESH_S = 0.5
 _LOG_S = 10.0
@@ -30,16 +28,9 @@ _LOG_S = 10.0
 
 def run(
     config: options.Config = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to bind.", rich_help_panel=_SERVER)
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", help="0 lets the system choose.", rich_help_panel=_SERVER),
-    ] = None,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.WARNING,
+    host: options.Host = None,
+    port: options.Port = None,
+    log_level: options.Log = LogLevel.WARNING,
     target: options.Target = None,
     draft: options.Draft = None,
     dtype: options.Dtype = None,
@@ -70,10 +61,11 @@ def run(
         max_lookahead=max_lookahead,
     )
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        runner.run(_run(settings))
+        runner.run(serve_gateway(settings))
 
 
-async def _run(settings: Settings) -> None:
+async def serve_gateway(settings: Settings) -> None:
+    """Serve until told to end. Raises `OutriderError` if it cannot start."""
     # The port first: finding it taken after a minute of loading would waste that minute.
     listener = bind(settings.server.host, settings.server.port)
     host, port = listener.getsockname()[:2]
