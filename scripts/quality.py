@@ -244,7 +244,7 @@ def _as_int8(weight: Tensor) -> Tensor:
 
 _Q8_0 = _as_gguf(GGMLQuantizationType.Q8_0)
 ROUNDINGS: dict[str, tuple[Rounding, Rounding, Rounding]] = {  # of layers, embedding and head
-    "int8 weights": (_as_int8, lambda embedding: embedding.half().float(), _as_int8),
+    "int8 weights": (_as_int8, _as_int8, _as_int8),
     "Q8_0": (_Q8_0, _Q8_0, _Q8_0),
     "Q4_1": (_as_gguf(GGMLQuantizationType.Q4_1), _Q8_0, _Q8_0),
     "Q4_0": (_as_gguf(GGMLQuantizationType.Q4_0), _Q8_0, _Q8_0),

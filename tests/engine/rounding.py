@@ -16,7 +16,7 @@ from outrider.engine.attention import attend
 from outrider.engine.decoder import TorchDecoder
 from outrider.engine.fourbit import FourBit
 from outrider.engine.quantize import round_int8
-from outrider.engine.weights import Affine, layer_over, open_tensors
+from outrider.engine.weights import Affine, Weight, layer_over, open_tensors
 
 GROUP = 32
 
@@ -30,15 +30,19 @@ def rounded(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return codes.astype(np.int64), (peaks / np.float32(127)).astype(np.float64)
 
 
+def held(weight: Weight) -> Tensor:
+    """What the kernels hold of a weight, in float64."""
+    if isinstance(weight, FourBit):
+        return weight.floats().double()
+    codes, scale = round_int8(weight)
+    return codes.double() * scale.double()[:, None]
+
+
 class RoundedLinear:
     """A layer of the float decoder that rounds as the kernels do, and is exact otherwise."""
 
     def __init__(self, affine: Affine) -> None:
-        if isinstance(affine.weight, FourBit):
-            self._weight = affine.weight.floats().double()
-        else:
-            codes, scale = round_int8(affine.weight)
-            self._weight = codes.double() * scale.double()[:, None]
+        self._weight = held(affine.weight)
         self._bias = 0.0 if affine.bias is None else affine.bias.double()
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -64,12 +68,16 @@ def _attend_to_halves(queries: Tensor, keys: Tensor, values: Tensor, *rest: Any)
 def rounding_decoder(folder: Path) -> TorchDecoder:
     """The model in `folder` with the rounding of int8 or int4, but keys and values in float32."""
     with open_tensors(folder, dtype=torch.float32, device=torch.device("cpu")) as tensors:
-        embedding = tensors.embedding().half().float()
-        head = tensors.head(tensors.embedding())
+        embedding = tensors.embedding()
+        head = tensors.head(embedding)
         return TorchDecoder(
             tensors.config,
-            embedding=embedding,
+            embedding=held(_halved(embedding)).float(),
             layers=[layer_over(layer, RoundedLinear) for layer in tensors.layers()],
             norm=tensors.norm(),
-            head=RoundedLinear(Affine(head if isinstance(head, FourBit) else head.half(), None)),
+            head=RoundedLinear(Affine(_halved(head), None)),
         )
+
+
+def _halved(weight: Weight) -> Weight:
+    return weight if isinstance(weight, FourBit) else weight.half()

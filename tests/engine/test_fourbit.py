@@ -119,13 +119,9 @@ def test_a_converted_file_keeps_its_4_bits_and_runs_in_them(converted: tuple[Pat
         names = set(file.keys())
         codes = file.get_tensor("model.layers.0.mlp.down_proj.codes")
     assert (codes.dtype, codes.shape) == (torch.uint8, (256, 256))
-    assert {
-        "lm_head.codes",
-        "lm_head.steps",
-        "lm_head.offsets",
-        "model.embed_tokens.weight",
-    } < names
-    assert not any(name.endswith("proj.weight") for name in names)
+    for stem in ("lm_head", "model.embed_tokens", "model.layers.0.mlp.up_proj"):
+        assert {f"{stem}.codes", f"{stem}.steps", f"{stem}.offsets"} < names
+    assert all("norm" in name for name in names if name.endswith(".weight"))
     found = logits(load_quantized(folder, threads=Threads(1)))
     expected = rounded_logits(folder, IDS)
     assert (found - expected).square().mean().sqrt() < 0.02 * expected.std()
@@ -143,14 +139,32 @@ def test_the_same_folder_runs_in_float32_and_is_near_to_the_file(
     assert (rounded - expected).square().mean().sqrt() < 0.1 * expected.std()
 
 
-def test_a_checkpoint_may_mix_4_bits_and_floats(
+def test_a_tied_embedding_of_4_bits_is_the_head_too(
     tmp_path: Path, make_model: Callable[..., Any], write_gguf: Callable[..., Any]
+) -> None:
+    model = make_model("qwen2", tie_word_embeddings=True)
+    write_gguf(tmp_path / "model.gguf", model, "qwen2", Quantization.Q4_1)
+    convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float16, keep_four_bit=True)
+    assert not any("lm_head" in name for name in load_file(tmp_path / "model.safetensors"))
+    found = logits(load_model(tmp_path, dtype=torch.float32, device=torch.device("cpu")))
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0]
+    assert (found - expected).abs().max() < 0.01 * expected.std()
+    found = logits(load_quantized(tmp_path, threads=Threads(1)))
+    expected = rounded_logits(tmp_path, IDS)
+    assert (found - expected).square().mean().sqrt() < 0.02 * expected.std()
+
+
+@pytest.mark.parametrize(
+    "stem", ["model.layers.0.self_attn.v_proj.", "model.embed_tokens.", "lm_head."]
+)
+def test_a_checkpoint_may_mix_4_bits_and_floats(
+    tmp_path: Path, make_model: Callable[..., Any], write_gguf: Callable[..., Any], stem: str
 ) -> None:
     write_gguf(tmp_path / "model.gguf", make_model("qwen2"), "qwen2", Quantization.Q4_1)
     convert_gguf(tmp_path / "model.gguf", tmp_path, dtype=torch.float32, keep_four_bit=True)
     before = logits(load_model(tmp_path, dtype=torch.float32, device=torch.device("cpu")))
     weights = load_file(tmp_path / "model.safetensors")
-    stem = "model.layers.0.self_attn.v_proj."
     weight = FourBit(*(weights.pop(stem + part) for part in ("codes", "steps", "offsets")))
     save_file(weights | {stem + "weight": weight.floats()}, tmp_path / "model.safetensors")
     after = logits(load_model(tmp_path, dtype=torch.float32, device=torch.device("cpu")))

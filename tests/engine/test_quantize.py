@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from outrider.config import EngineSettings
 from outrider.engine import Chunk, TorchDecoder, load_decoder, load_model
-from outrider.engine.kernels import Threads
+from outrider.engine.kernels import Threads, WeightMemory
 from outrider.engine.quantize import load_quantized, round_int8
 from outrider.engine.quantized import QuantizedDecoder
 from outrider.errors import ConfigError, CorruptModel
@@ -81,6 +81,30 @@ def test_models_that_take_turns_share_their_threads(llama: Any) -> None:
     assert isinstance(other, QuantizedDecoder)
     assert draft.threads is target.threads
     assert other.threads is not target.threads
+
+
+def test_a_tied_embedding_is_read_out_of_the_head_and_takes_no_memory_of_its_own(
+    llama: Any, tokens: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = WeightMemory.take
+
+    def record(memory: WeightMemory, num_bytes: int) -> torch.Tensor:
+        taken.append(num_bytes)
+        return take(memory, num_bytes)
+
+    monkeypatch.setattr(WeightMemory, "take", record)
+    load_quantized(llama.folder, threads=Threads(1))
+    own = sum(taken)
+    taken.clear()
+    weights = load_file(llama.folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((llama.folder / "config.json").read_text())
+    load_quantized(tmp_path, threads=Threads(1))
+    config = llama.decoder.config
+    padded = -(-config.vocab_size // 16) * 16 * -(-config.hidden_size // 32) * 32
+    assert own - sum(taken) == padded
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])

@@ -70,7 +70,7 @@ def tiny_quantized(threads: Threads, *, bits: int, num_layers: int = 2) -> Quant
 
     return QuantizedDecoder(
         config,
-        embedding=(torch.randn(VOCAB, 64, generator=draw) * 0.3).half(),
+        embedding=linear(VOCAB, 64),
         layers=[layer() for _ in range(num_layers)],
         norm=torch.ones(64),
         head=linear(VOCAB, 64, 1.5),

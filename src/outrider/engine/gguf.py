@@ -77,7 +77,7 @@ def convert_gguf(
     Args:
         dtype: of the written weights. float32 is exact for every quantization; bfloat16 is half
             as large.
-        keep_four_bit: write the linear layers that have 4 bits a weight as they are: a tensor
+        keep_four_bit: write the matrices that have 4 bits a weight as they are: a tensor
             NAME.weight becomes NAME.codes, NAME.steps and NAME.offsets; see `FourBit`.
         progress: called with bytes written so far and bytes to write.
 
@@ -197,8 +197,7 @@ def _entries(
 
     entries: dict[str, Entry] = {}
     for name, info in tensors.items():
-        # The embedding is looked up by rows, which wants floats.
-        if codes is None or name == EMBEDDING or not is_four_bit(info.quantization):
+        if codes is None or not is_four_bit(info.quantization):
             entries[name] = Entry(_DTYPE_NAMES[dtype], info.shape, partial(converted, name))
             continue
         stem = name.removesuffix("weight")

@@ -35,7 +35,9 @@ _KINDS: Final = {
 }
 
 _LINE: Final = 64  # bytes of a cache line
-_PIECE: Final = 1 << 24  # bytes taken from the system at a time
+_PIECE: Final = 1 << 26
+"""Bytes taken from the system at a time. So much comes fresh, and what is never written to takes no
+memory; less may have been used before, and then all of it counts."""
 _PANEL: Final = 16  # outputs; what is given per output is padded to whole panels
 
 

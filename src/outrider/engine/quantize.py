@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from outrider.engine.fourbit import FourBit
-from outrider.engine.kernels import PackedLinear, Threads, WeightMemory
+from outrider.engine.kernels import PackedLinear, Threads, WeightMemory, kernels
 from outrider.engine.quantized import QuantizedDecoder, QuantizedLayer, check_runs
-from outrider.engine.weights import Affine, LayerTensors, open_tensors
+from outrider.engine.weights import Affine, LayerTensors, ModelTensors, open_tensors
 
 __all__ = ["load_quantized", "round_int8"]
 
@@ -24,10 +24,9 @@ def load_quantized(folder: Path, *, threads: Threads) -> QuantizedDecoder:
     memory = WeightMemory()
     with open_tensors(folder, dtype=torch.float16, device=torch.device("cpu")) as halves:
         check_runs(halves.config)
-        embedding = halves.embedding()
-        head = _packed(Affine(halves.head(embedding), None), memory)
+        head, embedding = _ends(halves, memory)
     with open_tensors(folder, dtype=torch.float32, device=torch.device("cpu")) as tensors:
-        return QuantizedDecoder(
+        decoder = QuantizedDecoder(
             tensors.config,
             embedding=embedding,
             layers=[_layer(layer, memory) for layer in tensors.layers()],
@@ -35,6 +34,9 @@ def load_quantized(folder: Path, *, threads: Threads) -> QuantizedDecoder:
             head=head,
             threads=threads,
         )
+    # What the weights passed through would else stay with this process, a tenth of its memory.
+    kernels().lib.od_trim()
+    return decoder
 
 
 def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,6 +51,14 @@ def round_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
         inverse = torch.where(peaks > 0, 127 / peaks, 0)
         codes[start : start + step] = (rows * inverse.unsqueeze(1)).round_()
     return codes, scale
+
+
+def _ends(tensors: ModelTensors, memory: WeightMemory) -> tuple[PackedLinear, PackedLinear]:
+    """Head and embedding, one and the same where the model has them so."""
+    embedding = tensors.embedding()
+    head = tensors.head(embedding)
+    packed = _packed(Affine(head, None), memory)
+    return packed, packed if head is embedding else _packed(Affine(embedding, None), memory)
 
 
 def _layer(layer: LayerTensors, memory: WeightMemory) -> QuantizedLayer:

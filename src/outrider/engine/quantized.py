@@ -71,14 +71,15 @@ class QuantizedDecoder:
         self,
         config: ModelConfig,
         *,
-        embedding: Tensor,
+        embedding: PackedLinear,
         layers: Sequence[QuantizedLayer],
         norm: Tensor,
         head: PackedLinear,
         threads: Threads,
     ) -> None:
         """Args:
-        embedding: [V, hidden], float16.
+        embedding: from the hidden width to V; the weights of an output are what its token begins
+            as. The head itself, or a layer of its own.
         layers: as many as `config` says.
         norm: [hidden], float32, before the head.
         head: [hidden] to [V].
@@ -208,7 +209,7 @@ class QuantizedDecoder:
         model.attention_scale = config.attention_scale
         model.attention_softcap = config.attention_softcap or 0.0
         model.logit_softcap = config.logit_softcap or 0.0
-        model.embedding = pointer(self._embedding, "uint16_t *")
+        self._embedding.describe(model.embedding)
         model.embedding_scale = config.embedding_scale
         model.layers = layers
         model.norm = pointer(self._norm, "float *")

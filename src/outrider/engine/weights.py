@@ -88,16 +88,18 @@ class ModelTensors:
         self._dtype = dtype
         self._device = device
 
-    def embedding(self) -> Tensor:
+    def embedding(self) -> Weight:
         """[V, hidden], not yet multiplied by `ModelConfig.embedding_scale`."""
-        return self._read(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
+        return self._weight(EMBEDDING, (self.config.vocab_size, self.config.hidden_size))
 
-    def head(self, embedding: Tensor) -> Weight:
+    def head(self, embedding: Weight) -> Weight:
         """[V, hidden]; `embedding` itself where that serves as the head too."""
         if self.config.tied_head and not self._has_weight(HEAD):
             return embedding
         own = self._weight(HEAD, (self.config.vocab_size, self.config.hidden_size))
-        return embedding if isinstance(own, Tensor) and torch.equal(own, embedding) else own
+        if isinstance(own, FourBit) or isinstance(embedding, FourBit):
+            return own
+        return embedding if torch.equal(own, embedding) else own
 
     def norm(self) -> Tensor:
         """[hidden], before the head."""
@@ -266,11 +268,13 @@ def load_model(
         return Linear(floats(affine.weight, dtype), affine.bias)
 
     with open_tensors(folder, dtype=dtype, device=device, num_layers=num_layers) as tensors:
-        embedding = tensors.embedding()
+        weight = tensors.embedding()
+        embedding = floats(weight, dtype)
+        head = tensors.head(weight)
         return TorchDecoder(
             tensors.config,
             embedding=embedding,
             layers=[layer_over(layer, linear) for layer in tensors.layers()],
             norm=tensors.norm(),
-            head=linear(Affine(tensors.head(embedding), None)),
+            head=Linear(embedding if head is weight else floats(head, dtype), None),
         )

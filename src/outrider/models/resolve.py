@@ -35,7 +35,7 @@ StageProgress = Callable[[str, int, int], None]
 Convert = Callable[[Path, Path, str, Progress | None], None]
 """Writes a GGUF file's config.json and model.safetensors into a folder, in a type given by name."""
 
-_CONVERTER_VERSION: Final = 2
+_CONVERTER_VERSION: Final = 3
 """Raise it when a converted folder's contents change, so that old ones are made anew."""
 
 _BYTES_PER_ELEMENT: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 2, "int4": 2}

@@ -177,9 +177,9 @@ static void embed(od_pool *pool, const job *j) {
     const od_model *m = j->model;
     v8f scale = splat8(m->embedding_scale);
     EACH(pool, row, j->step->rows) {
-        const uint16_t *from = m->embedding + j->step->tokens[row] * m->hidden;
         float *to = j->hidden + (int64_t)row * m->hidden;
-        for (int i = 0; i < m->hidden; i += LANES) store8(to + i, from_half8(from + i) * scale);
+        unpack(&m->embedding, j->step->tokens[row], to);
+        for (int i = 0; i < m->hidden; i += LANES) store8(to + i, load8(to + i) * scale);
     }
     pool_barrier(pool);
 }

@@ -337,4 +337,28 @@ static void run_panel(const od_linear *linear, const activations *a, int panel, 
     }
 }
 
+/* The weights of one output, to result [inputs]. */
+static void unpack(const od_linear *linear, int64_t output, float *result) {
+    int format = linear->format, o = (int)(output % PANEL), groups = groups_of(linear->inputs);
+    int group_bytes = format == OD_INT8 ? INT8_BYTES : INT4_BYTES;
+    const uint8_t *w = linear->packed + output / PANEL * groups * group_bytes;
+    for (int first = 0; first < linear->inputs; first += GROUP, w += group_bytes) {
+        int count = linear->inputs - first < GROUP ? linear->inputs - first : GROUP;
+        if (format == OD_INT8) {
+            float scale = linear->scale[output];
+            for (int i = 0; i < count; i++) {
+                uint8_t byte = w[i / PAIR * PAIR * PANEL + o * PAIR + i % PAIR];
+                result[first + i] = scale * (float)(DOT_INSTRUCTION ? byte - 128 : (int8_t)byte);
+            }
+        } else {
+            const uint16_t *numbers = (const uint16_t *)(w + PANEL * GROUP / 2) + o / LANES * LANES;
+            float step = from_half8(numbers)[o % LANES], offset = from_half8(numbers + PANEL)[o % LANES];
+            for (int i = 0; i < count; i++) {
+                uint8_t both = w[i / 8 * 64 + o * 4 + i % 4];
+                result[first + i] = step * (float)(i % 8 < 4 ? both & 15 : both >> 4) + offset;
+            }
+        }
+    }
+}
+
 #endif

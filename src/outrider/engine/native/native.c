@@ -2,6 +2,9 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include "isa.h"
 
@@ -78,6 +81,12 @@ void od_advise(uint8_t *memory, int64_t bytes) {
 #else
     (void)memory;
     (void)bytes;
+#endif
+}
+
+void od_trim(void) {
+#if defined(__GLIBC__)
+    malloc_trim(0);
 #endif
 }
 

@@ -39,8 +39,9 @@ typedef struct {
     int32_t rope;
 } od_layer;
 
-/* A decoder. `embedding` is float16, [vocabulary, hidden]. `hidden` and `intermediate` are multiples of 8, `head_dim` of 16 and at most 256.
- * A softcap of 0 is none. */
+/* A decoder. The weights of output t of `embedding` are what token t begins as; it may be the same as
+ * `head`, and its bias is not read. `hidden` and `intermediate` are multiples of 8, `head_dim` of 16
+ * and at most 256. A softcap of 0 is none. */
 typedef struct {
     int32_t num_layers;
     int32_t hidden;
@@ -54,7 +55,7 @@ typedef struct {
     float attention_scale;
     float attention_softcap;
     float logit_softcap;
-    const uint16_t *embedding;
+    od_linear embedding;
     float embedding_scale;
     const od_layer *layers;
     const float *norm;
@@ -105,6 +106,9 @@ void od_pool_free(od_pool *pool);
 /* Ask the system for large pages, of which fewer have to be looked up, before memory is first written
  * to. Where it has none to give, nothing happens. */
 void od_advise(uint8_t *memory, int64_t bytes);
+
+/* Give memory that was freed back to the system, as far as the C library can. */
+void od_trim(void);
 
 /* Bytes of `packed` for a linear layer. */
 int64_t od_packed_bytes(int format, int outputs, int inputs);
