@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What an installation is made of: when one of these changes, the next target installs anew.
-SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/outrider/engine/native/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/outrider/*/native/*)
 
 .PHONY: run install test lint unit peers proto format clean
 

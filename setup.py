@@ -1,5 +1,10 @@
-"""The one part of the build that pyproject.toml cannot say: the C decoder's extension module."""
+"""The one part of the build that pyproject.toml cannot say: the extension modules in C."""
 
 from setuptools import setup
 
-setup(cffi_modules=["src/outrider/engine/native/build.py:ffi"])
+setup(
+    cffi_modules=[
+        "src/outrider/drafters/native/build.py:ffi",
+        "src/outrider/engine/native/build.py:ffi",
+    ]
+)

@@ -42,9 +42,12 @@ def drafter(engine, decoder) -> ModelDrafter:
     return ModelDrafter(lane, info, vocab_size=VOCAB, eos_token_ids=frozenset())
 
 
-def view(tokens, session_id: str = "s", **params: object) -> SessionView:
+def view(
+    tokens, session_id: str = "s", guess: tuple[int, ...] = (), **params: object
+) -> SessionView:
     sampling = SamplingParams(**params)  # type: ignore[arg-type]
-    return SessionView(session_id, tokens, len(tokens), len(PROMPT), sampling, noise_key=9)
+    length, prompt = len(tokens), len(PROMPT)
+    return SessionView(session_id, tokens, length, prompt, sampling, noise_key=9, guess=guess)
 
 
 def held(drafter: ModelDrafter) -> int:
@@ -260,3 +263,69 @@ async def test_closing_frees_every_slot_and_what_is_kept(drafter) -> None:
     await drafter.close()
     cache = drafter._lane.cache
     assert (cache.num_free, cache.bytes_in_use, cache.bytes_retained) == (2, 0, 0)
+
+
+async def fresh(decoder: Decoder, seen: SessionView, count: int) -> tuple[int, ...]:
+    """The draft behind committed and guessed tokens, computed from nothing."""
+    tokens = [*seen.tokens, *seen.guess]
+    history = History(tokens[: len(PROMPT)], tokens[len(PROMPT) :])
+    sampler = TokenSampler(seen.sampling, 9)
+    for _ in range(count):
+        row = next_logits(decoder, history.tokens).numpy()
+        history.extend((sampler.sample(row, history),))
+    return tuple(history.tokens[len(tokens) :])
+
+
+async def test_a_draft_behind_a_guess_is_that_behind_the_same_tokens_committed(
+    drafter, decoder
+) -> None:
+    tokens = [*PROMPT, 5]
+    seen = view(tokens, guess=(6, 7, 8), presence_penalty=0.5)
+    for _ in range(2):
+        draft = await drafter.propose(seen, 4)
+        assert draft.token_ids == await fresh(decoder, seen, 4)
+
+
+@pytest.mark.parametrize("came", [(6, 7, 8), (6, 7), (6, 9), (9,)])
+async def test_a_guess_is_forgotten_but_for_what_came_true(drafter, decoder, came) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.propose(view(tokens, guess=(6, 7, 8)), 3)
+    tokens = [*tokens, *came]
+    for guess in ((), (3,)):
+        seen = view(tokens, guess=guess)
+        assert (await drafter.propose(seen, 3)).token_ids == await fresh(decoder, seen, 3)
+
+
+async def test_a_guess_that_comes_true_has_been_read_already(drafter, decoder, monkeypatch) -> None:
+    tokens = [*PROMPT, 5]
+    await drafter.propose(view(tokens, guess=(6, 7, 8)), 1)
+    fed: list[int] = []
+    forward = decoder.forward
+
+    def counting(chunks, cache):
+        fed.extend(len(chunk.token_ids) for chunk in chunks)
+        return forward(chunks, cache)
+
+    monkeypatch.setattr(decoder, "forward", counting)
+    await drafter.propose(view([*tokens, 6, 7, 8, 9]), 1)
+    assert fed == [1]
+
+
+async def test_a_view_that_is_shorter_than_one_before_is_drafted_behind_as_it_is(
+    drafter, decoder
+) -> None:
+    """A request that is overtaken by a later one still means what it says."""
+    tokens = [*PROMPT, 5, 6, 7]
+    await drafter.propose(view(tokens), 3)
+    seen = view(tokens[:-2])
+    assert (await drafter.propose(seen, 3)).token_ids == await fresh(decoder, seen, 3)
+    assert (await drafter.propose(view(tokens), 3)).token_ids == await fresh(
+        decoder, view(tokens), 3
+    )
+
+
+async def test_nothing_is_drafted_beyond_what_the_session_may_come_to(drafter) -> None:
+    tokens = [*PROMPT, 5]
+    assert len(await drafter.propose(view(tokens, max_tokens=6, guess=(1, 2)), 9)) == 3
+    ended = view([*tokens, 1, 2, 3], max_tokens=6, guess=(1, 2))
+    assert (await drafter.propose(ended, 9)).token_ids == ()

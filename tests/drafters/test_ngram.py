@@ -102,3 +102,15 @@ async def test_a_released_session_is_forgotten() -> None:
 def test_impossible_match_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="min_match 3 and max_match 2"):
         NgramDrafter(min_match=3, max_match=2)
+
+
+async def test_a_guess_is_drafted_behind_and_not_indexed() -> None:
+    drafter = NgramDrafter()
+    tokens = [1, 2, 3, 4, 5, 1]
+    seen = SessionView("s", tokens, 6, 6, SamplingParams(), noise_key=0, guess=(2, 3))
+    assert (await drafter.propose(seen, 2)).token_ids == (4, 5)
+    assert (await drafter.propose(seen, 8)).token_ids == (4, 5, 1, 2, 3, 4, 5, 1)
+    plain = SessionView("s", [*tokens, 9, 1, 2], 9, 6, SamplingParams(), noise_key=0)
+    assert (await drafter.propose(plain, 1)).token_ids == (3,)
+    unknown = SessionView("s", [*tokens, 9, 1, 2], 9, 6, SamplingParams(), noise_key=0, guess=(7,))
+    assert len(await drafter.propose(unknown, 1)) == 0

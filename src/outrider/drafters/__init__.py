@@ -3,13 +3,20 @@
 from outrider.drafters.base import DeclaringDrafter, Drafter, SessionView
 from outrider.drafters.create import create_drafter
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.pace import TimedDrafter
+from outrider.drafters.prediction import PREDICTION, PredictionDrafter
+from outrider.drafters.suffix import SuffixDrafter
 from outrider.drafters.table import TableDrafter
 
 __all__ = [
+    "PREDICTION",
     "DeclaringDrafter",
     "Drafter",
     "NgramDrafter",
+    "PredictionDrafter",
     "SessionView",
+    "SuffixDrafter",
     "TableDrafter",
+    "TimedDrafter",
     "create_drafter",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from outrider.config import Settings
 from outrider.drafters.base import Drafter
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.suffix import SuffixDrafter
 from outrider.drafters.table import TableDrafter
 from outrider.errors import ConfigError, VocabularyMismatch
 from outrider.models import (
@@ -38,8 +39,8 @@ def create_drafter(
     """Build one drafter. Blocks, for seconds where a model is loaded.
 
     Args:
-        spec: `ngram`; `self` or `layers:N`, the target or its first N layers; `table:FILE`; else a
-            model, named as a target is.
+        spec: `ngram`; `suffix`; `self` or `layers:N`, the target or its first N layers;
+            `table:FILE`; else a model, named as a target is.
         target: what is drafted for.
         lane: the target's lane of the engine; None if it runs elsewhere.
         settings: number format, sessions, context.
@@ -54,15 +55,14 @@ def create_drafter(
     match kind:
         case "ngram" if not argument:
             return NgramDrafter()
+        case "suffix" if not argument:
+            return SuffixDrafter()
+        case "http" | "https":
+            return _remote(spec, target, settings)
         case "table":
             return _table(Path(argument), target)
-        case "self" if not argument:
-            lane = _engine_lane(spec, lane)
-            return _model(spec, lane, lane.decoder, target, settings, model_hash=target.model_hash)
-        case "layers":
-            lane = _engine_lane(spec, lane)
-            decoder = lane.decoder.truncated(_layers(spec, argument, lane))
-            return _model(spec, lane, decoder, target, settings, model_hash=None)
+        case "self" | "layers" if kind == "layers" or not argument:
+            return _own_layers(spec, target, lane, settings)
         case _:
             return _folder(spec, target, lane, settings, progress)
 
@@ -75,6 +75,24 @@ def _table(file: Path, target: TargetInfo) -> Drafter:
             "table of as many; choose a table made for it, or ngram"
         )
     return TableDrafter(model, name=f"table:{file.stem}")
+
+
+def _remote(spec: str, target: TargetInfo, settings: Settings) -> Drafter:
+    from outrider.drafters.fleet import Fleet
+    from outrider.drafters.remote import RemoteDrafter
+
+    fleet = Fleet(spec.split("+"), target, settings)
+    deadline_s = settings.speculation.remote_deadline_ms / 1000
+    return RemoteDrafter(fleet, target, deadline_s=deadline_s)
+
+
+def _own_layers(spec: str, target: TargetInfo, lane: Lane | None, settings: Settings) -> Drafter:
+    lane = _engine_lane(spec, lane)
+    kind, _, argument = spec.partition(":")
+    if kind == "self":
+        return _model(spec, lane, lane.decoder, target, settings, model_hash=target.model_hash)
+    decoder = lane.decoder.truncated(_layers(spec, argument, lane))
+    return _model(spec, lane, decoder, target, settings, model_hash=None)
 
 
 def _engine_lane(spec: str, lane: Lane | None) -> Lane:
@@ -155,6 +173,7 @@ def _model(
         name=name,
         deterministic=False,
         declares=True,
+        ahead=True,
         context_length=context_length,
         model_hash=model_hash,
         vocab_fingerprint=target.vocab_fingerprint,

@@ -78,6 +78,10 @@ class ModelDrafter:
         if max_tokens < 1:
             return NO_DRAFT
         held = await self._hold(view)
+        # A guess is no part of what the session was promised room for.
+        max_tokens = min(max_tokens, held.most - view.length - len(view.guess))
+        if max_tokens < 1:
+            return NO_DRAFT
         picker = Picker(held.sampling, rng)
         job = _Propose(self._lane, held, view, max_tokens, self._vocab_size, picker)
         await self._run(job)
@@ -93,8 +97,8 @@ class ModelDrafter:
             try:
                 opening = await self._lane.open(prompt_ids, most, view.tenant)
             except (Overloaded, RequestError) as error:
-                raise DraftFailed(f"{self._info.name}: {error}") from None
-            held = _Held(opening.slot, sampling, history, read=opening.reused)
+                raise DraftFailed(f"{self._info.name}: {error}") from error
+            held = _Held(opening.slot, sampling, history, most, read=opening.reused)
             self._sessions[view.session_id] = held
         return held
 
@@ -114,7 +118,8 @@ class _Held:
     Attributes:
         slot: of the cache, which holds a part of the history from its start.
         sampling: how its drafts are sampled.
-        history: the committed tokens that were seen, and what was drafted behind them.
+        history: the committed tokens that were seen, and what was guessed or drafted behind them.
+        most: tokens that the session may come to.
         committed: how many of them were committed when it was last caught up; 0 at first.
         read: tokens that the model has surely gone through; more than these if a job failed.
     """
@@ -122,6 +127,7 @@ class _Held:
     slot: int
     sampling: Sampling
     history: History
+    most: int
     committed: int = 0
     read: int = 0
 
@@ -140,20 +146,23 @@ class _DraftJob(Job):
         self.tell(self._settle, DraftFailed(f"{type(error).__name__}: {error}"))
 
     def _catch_up(self) -> int:
-        """Take over what was committed; how much of it, less the last token, the cache holds.
+        """Take over what is committed and guessed; how much, less the last token, the cache holds.
 
         Only tokens that are new since the last time are compared.
         """
         held, view = self.held, self.view
         history = held.history
-        known = held.committed
-        end = min(len(history), view.length)
-        while known < end and history.tokens[known] == view.tokens[known]:
-            known += 1
-        history.truncate(known)
-        history.extend(view.tokens[known : view.length])
+        start = min(held.committed, view.length)
+        new = (*view.tokens[start : view.length], *view.guess)
+        same = 0
+        for known, token_id in zip(history.tokens[start:], new, strict=False):
+            if known != token_id:
+                break
+            same += 1
+        history.truncate(start + same)
+        history.extend(new[same:])
         held.committed = view.length
-        cached = min(known, view.length - 1, self._cache.length(self.slot))
+        cached = min(start + same, len(history) - 1, self._cache.length(self.slot))
         self._cache.truncate(self.slot, cached)
         return cached
 
@@ -206,7 +215,7 @@ class _Propose(_DraftJob):
         if not self._begun:
             self._begun = True
             cached = self._catch_up()
-            return Feed(self.view.tokens[cached : self.view.length], 1)
+            return Feed(self.held.history.tokens[cached:], 1)
         if self._picker.done(self._max_tokens):
             self.tell(self._settle)
             return None

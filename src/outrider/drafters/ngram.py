@@ -31,21 +31,24 @@ class NgramDrafter:
         self._indexes: dict[str, _Index] = {}
 
     async def describe(self) -> DrafterInfo:
-        return DrafterInfo(name="ngram")
+        return DrafterInfo(name="ngram", ahead=True)
 
     async def propose(self, view: SessionView, max_tokens: int) -> Draft:
         index = self._indexes.setdefault(view.session_id, _Index())
         index.extend(view, self._lengths)
+        end = view.length + len(view.guess)
+        longest = self._lengths[0]
+        last = (*view.tokens[max(view.length - longest, 0) : view.length], *view.guess)
         for length in self._lengths:
-            if view.length <= length:
+            if end <= length:
                 continue
-            suffix = tuple(view.tokens[view.length - length : view.length])
-            start = index.followers.get(suffix)
+            start = index.followers.get(last[-length:])
             if start is not None:
                 # Where the copy reaches the end of what is known, it goes on with what it copied:
                 # a loop stays a loop.
-                period = view.length - start
-                tokens = (view.tokens[start + index % period] for index in range(max_tokens))
+                copied = (*view.tokens[start : min(start + max_tokens, view.length)], *view.guess)
+                period = end - start
+                tokens = (copied[index % period] for index in range(max_tokens))
                 return Draft(tuple(tokens), "ngram")
         return NO_DRAFT
 

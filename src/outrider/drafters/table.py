@@ -27,6 +27,7 @@ class TableDrafter:
             name=self._name,
             deterministic=False,
             declares=True,
+            ahead=True,
             context_length=self._model.context_length,
             model_hash=self._model.model_hash,
             vocab_fingerprint=self._model.vocab_fingerprint,
@@ -53,7 +54,7 @@ class TableDrafter:
     ) -> Draft | SampledDraft:
         picker = Picker(Sampling(view, self._model.eos_token_ids), rng)
         start = view.prompt_length
-        history = History(view.tokens[:start], view.tokens[start : view.length])
+        history = History(view.tokens[:start], (*view.tokens[start : view.length], *view.guess))
         try:
             while not picker.done(max_tokens):
                 picker.pick(self._model.logits(history.tokens, len(history)), history)
