@@ -56,6 +56,58 @@ def test_a_gateway_over_a_target_without_engine_serves_and_never_loads_torch(wri
     assert said.splitlines()[-1] == "[]"
 
 
+SERVER = """
+import asyncio, sys
+from outrider.config import load_settings
+from outrider.servers.target import serve_target
+
+settings = load_settings(None, {
+    "engine": {"target": "table:" + sys.argv[1]},
+    "target_server": {"port": 0, "status_port": 0},
+})
+asyncio.run(serve_target(settings, on_ready=lambda address, _: print(address, flush=True)))
+"""
+
+
+def test_a_gateway_over_target_servers_serves_and_never_loads_torch(write_table) -> None:
+    command = [sys.executable, "-c", SERVER, str(write_table("target", seed=1))]
+    servers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        addresses = [server.stdout.readline().strip() for server in servers]
+        for spec in (addresses[0], ",".join(addresses)):
+            said = run_fresh(f"""
+                import asyncio, sys
+                import httpx
+                from outrider.config import load_settings
+                from outrider.gateway import create_app
+                from outrider.pipeline import create_pipeline
+
+                async def main():
+                    settings = load_settings(None, {{
+                        "engine": {{"target": "{spec}"}},
+                        "speculation": {{"drafts": "ngram"}},
+                    }})
+                    pipeline = await create_pipeline(settings)
+                    transport = httpx.ASGITransport(app=create_app(pipeline, settings))
+                    async with httpx.AsyncClient(
+                        transport=transport, base_url="http://gateway"
+                    ) as client:
+                        body = {{"model": "target", "prompt": [0, 1], "max_tokens": 8}}
+                        response = await client.post("/v1/completions", json=body)
+                    assert response.status_code == 200, response.text
+                    assert response.json()["usage"]["completion_tokens"] == 8
+                    await pipeline.close()
+
+                asyncio.run(main())
+                print(sorted(set({HEAVY!r}) & set(sys.modules)))
+            """)
+            assert said.splitlines()[-1] == "['grpc']"
+    finally:
+        for server in servers:
+            server.terminate()
+            server.communicate(timeout=30)
+
+
 def test_importing_the_package_is_instant_and_loads_next_to_nothing() -> None:
     said = run_fresh("""
         import sys

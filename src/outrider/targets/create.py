@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["create_target"]
 
 _TABLE = "table:"
+_REMOTE = ("grpc:", "grpcs:")
 
 
 def create_target(
@@ -42,7 +43,21 @@ def create_target(
             max_context=settings.engine.max_context,
         )
         return target, None
+    if spec.startswith(_REMOTE):
+        return _create_remote(spec, settings), None
     return _create_local(settings, progress)
+
+
+def _create_remote(spec: str, settings: Settings) -> Target:
+    """A target on other machines; connects when it is first asked for anything."""
+    from outrider.rpc.channel import parse_addresses
+    from outrider.targets.remote import RemoteTarget
+    from outrider.targets.replicas import ReplicatedTarget
+
+    addresses = parse_addresses(spec)
+    if len(addresses) == 1:
+        return RemoteTarget(addresses[0], settings.peers)
+    return ReplicatedTarget(addresses, settings.peers)
 
 
 def _create_local(settings: Settings, progress: StageProgress | None) -> tuple[Target, Lane]:

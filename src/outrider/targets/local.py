@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from outrider.engine import Feed, Job, Lane, StepInfo
@@ -13,7 +15,7 @@ from outrider.errors import OutriderError, SessionLost, TargetFailed
 from outrider.sampling.device import sampler_on
 from outrider.targets.base import CacheUse, Opened, OpenRequest
 from outrider.targets.session import TargetSession
-from outrider.types import NO_DRAFT, Draft, SampledDraft, TargetInfo, Verification
+from outrider.types import NO_DRAFT, Draft, SampledDraft, TargetInfo, TokenIds, Verification
 
 __all__ = ["LocalTarget"]
 
@@ -71,6 +73,23 @@ class LocalTarget:
                 yield answer
         finally:
             job.cancel()
+
+    async def logits(self, token_ids: TokenIds, rows: int) -> npt.NDArray[np.float32]:
+        # Nothing is taken over from sessions, nor left to them: their tenants are not the caller's.
+        opening = await self._lane.open((), len(token_ids), "")
+        try:
+            job = _Score(opening.slot, token_ids, rows)
+            self._lane.submit(job)
+            try:
+                return await job.scored
+            except OutriderError:
+                raise
+            except Exception as error:
+                raise TargetFailed(f"the engine failed: {error}") from error
+            finally:
+                job.cancel()
+        finally:
+            await self._lane.close(opening.slot)
 
     async def release(self, session_id: str) -> None:
         held = self._sessions.pop(session_id, None)
@@ -149,3 +168,33 @@ class _Advance(Job):
         self._steps_left -= 1
         self._draft = NO_DRAFT
         self.tell(self.answers.put_nowait, answer)
+
+
+class _Score(Job):
+    """One call of `LocalTarget.logits` on the engine's thread."""
+
+    def __init__(self, slot: int, token_ids: TokenIds, rows: int) -> None:
+        super().__init__(slot)
+        self.scored: asyncio.Future[npt.NDArray[np.float32]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._feed: Feed | None = Feed(token_ids, rows)
+
+    def feed(self) -> Feed | None:
+        feed, self._feed = self._feed, None
+        return feed
+
+    def take(self, logits: torch.Tensor, step: StepInfo) -> None:
+        # The engine may use the memory again.
+        self.tell(self._settle, logits.to("cpu", torch.float32, copy=True).numpy(), None)
+
+    def fail(self, error: Exception) -> None:
+        self.tell(self._settle, None, error)
+
+    def _settle(self, logits: npt.NDArray[np.float32] | None, error: Exception | None) -> None:
+        if self.scored.done():
+            return
+        if logits is not None:
+            self.scored.set_result(logits)
+        else:
+            self.scored.set_exception(error or TargetFailed("the engine gave no logits"))

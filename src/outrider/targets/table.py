@@ -6,11 +6,22 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 
-from outrider.errors import Overloaded, SessionLost, StaleRound
+import numpy as np
+import numpy.typing as npt
+
+from outrider.errors import ContextLengthExceeded, Overloaded, SessionLost, StaleRound
 from outrider.models.table import TableModel
 from outrider.targets.base import Opened, OpenRequest
 from outrider.targets.session import TargetSession
-from outrider.types import NO_DRAFT, Capabilities, Draft, SampledDraft, TargetInfo, Verification
+from outrider.types import (
+    NO_DRAFT,
+    Capabilities,
+    Draft,
+    SampledDraft,
+    TargetInfo,
+    TokenIds,
+    Verification,
+)
 
 __all__ = ["TableTarget"]
 
@@ -71,6 +82,15 @@ class TableTarget:
             await asyncio.sleep(0)  # other sessions get their turn
             if self._session(session_id).round_id != round_id:
                 raise StaleRound(f"a later round of {session_id} began")
+
+    async def logits(self, token_ids: TokenIds, rows: int) -> npt.NDArray[np.float32]:
+        if len(token_ids) > self._context_length:
+            raise ContextLengthExceeded(
+                f"there are {len(token_ids)} tokens; this table's context is {self._context_length}"
+            )
+        lengths = range(len(token_ids) - rows + 1, len(token_ids) + 1)
+        found = [self._model.logits(token_ids, length) for length in lengths]
+        return np.stack(found).astype(np.float32)
 
     async def release(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)
