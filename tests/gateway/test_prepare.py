@@ -123,7 +123,21 @@ FIELDS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"speculation": {"verification": "block"}, "seed": 1}, "speculation.verification", ("block",)),
     ({"speculation": {"verification": 1}}, "speculation.verification", ("1", "str")),
     ({"include_stop_str_in_output": True}, "include_stop_str_in_output", ("true",)),
-    ({"prediction": {"type": "content", "content": "x"}}, "prediction", ("does not support",)),
+    ({"prediction": "x"}, "prediction", ('"x"', "object")),
+    ({"prediction": {"content": "x"}}, "prediction.type", ("missing",)),
+    ({"prediction": {"type": "text", "content": "x"}}, "prediction.type", ("'text'", "'content'")),
+    ({"prediction": {"type": "content"}}, "prediction.content", ("missing",)),
+    ({"prediction": {"type": "content", "content": 5}}, "prediction.content", ("5", "str")),
+    (
+        {"prediction": {"type": "content", "content": [{"type": "image_url"}]}},
+        "prediction.content[0].type",
+        ("'image_url'", "'text'"),
+    ),
+    (
+        {"prediction": {"type": "content", "content": "x" * 4097}},
+        "prediction",
+        ("4097 tokens", "4096"),
+    ),
     ({"response_format": {"type": "json_object"}}, "response_format", ("json_object", "text")),
 ]
 

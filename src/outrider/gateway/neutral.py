@@ -15,7 +15,6 @@ _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "length_penalty": (1,),
     "best_of": (1,),
     "use_beam_search": (False,),
-    "prediction": (),
     "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),

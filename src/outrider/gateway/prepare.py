@@ -11,7 +11,7 @@ from outrider.gateway.generation import Choice
 from outrider.gateway.logprobs import LogprobsWriter
 from outrider.gateway.neutral import refuse_unsupported
 from outrider.gateway.parameters import sampling_of, stops_of, verification_of
-from outrider.gateway.prompts import chat_prompt, encode, split_prompt
+from outrider.gateway.prompts import chat_prompt, encode, prediction_ids, split_prompt
 from outrider.gateway.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -37,6 +37,7 @@ class Job:
         chat: whether it came as a chat.
         stream, include_usage, continuous_usage, return_token_ids: how the client wants the answer.
         speculation: what it asked for.
+        predicted: whether it came with a prediction.
         logprobs: writes log probabilities; None if they were not asked for.
     """
 
@@ -48,6 +49,7 @@ class Job:
     continuous_usage: bool
     return_token_ids: bool
     speculation: SpeculationOptions
+    predicted: bool = False
     logprobs: LogprobsWriter | None = None
 
     @property
@@ -140,6 +142,7 @@ async def _job(
     speculation = request.speculation or SpeculationOptions()
     verification = verification_of(speculation)
     sampling = await sampling_of(service, request)
+    prediction = await prediction_ids(service, request.prediction)
     choices: list[Choice] = []
     for prompt in prompts:
         sampling = replace(sampling, max_tokens=_budget(service, prompt, budget))
@@ -154,6 +157,7 @@ async def _job(
                 max_lookahead=speculation.max_lookahead,
                 drafter=speculation.drafter,
                 verification=verification,
+                prediction=prediction,
             )
             detokenizer = service.tokenizer.detokenizer(() if chat else prompt)
             choices.append(Choice(len(choices), session, detokenizer, StopStrings(stops)))
@@ -169,6 +173,7 @@ async def _job(
         continuous_usage=bool(options and options.continuous_usage_stats),
         return_token_ids=bool(request.return_token_ids),
         speculation=speculation,
+        predicted=request.prediction is not None,
         logprobs=None if sampling.logprobs is None else LogprobsWriter(service.tokenizer, chat),
     )
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from outrider.errors import RequestError
 from outrider.gateway.neutral import refuse_unsupported
-from outrider.gateway.schemas import ROLES, Message
+from outrider.gateway.schemas import ROLES, Message, Prediction
 from outrider.gateway.service import Service
 from outrider.types import TokenIds
 
-__all__ = ["chat_prompt", "encode", "off_loop", "split_prompt"]
+__all__ = ["chat_prompt", "encode", "off_loop", "prediction_ids", "split_prompt"]
 
 _LARGE_CHARS = 8192
 
@@ -65,6 +65,30 @@ async def encode(
         raise
 
 
+async def prediction_ids(service: Service, prediction: Prediction | None) -> TokenIds:
+    """Token ids of a predicted output; none if nothing is predicted.
+
+    Raises:
+        RequestError: it is malformed, or longer than any output can be.
+    """
+    if prediction is None:
+        return ()
+    if prediction.type != "content":
+        raise RequestError(
+            f"prediction.type is {prediction.type[:80]!r}; the only type is 'content'",
+            param="prediction.type",
+        )
+    text = "".join(_texts(prediction.content, "prediction"))
+    ids = await encode(service, text, False, "prediction")
+    context = service.pipeline.info.context_length
+    if len(ids) > context:
+        raise RequestError(
+            f"the prediction has {len(ids)} tokens; this model's context is {context}: send less",
+            param="prediction",
+        )
+    return ids
+
+
 def split_prompt(prompt: str | list[str | int | list[int]]) -> list[str | TokenIds]:
     """The prompts of a plain completion, one by one. Raises `RequestError` for a mixture."""
     if isinstance(prompt, str):
@@ -98,7 +122,8 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     refuse_unsupported(message, f"{where}.")
     if message.content is None and message.role != "assistant":
         raise RequestError(f"{where}.content is missing; send a text", param=f"{where}.content")
-    plain: dict[str, Any] = {"role": message.role, "content": _content(message.content, where)}
+    content = "\n".join(_texts(message.content or "", where))
+    plain: dict[str, Any] = {"role": message.role, "content": content}
     if message.name is not None:
         plain["name"] = message.name
     if message.tool_call_id is not None:
@@ -106,9 +131,10 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     return plain
 
 
-def _content(content: str | list[dict[str, Any]] | None, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
+def _texts(content: str | list[dict[str, Any]], where: str) -> list[str]:
+    """The texts of the parts of some content."""
+    if isinstance(content, str):
+        return [content]
     texts: list[str] = []
     for number, part in enumerate(content):
         place = f"{where}.content[{number}]"
@@ -126,4 +152,4 @@ def _content(content: str | list[dict[str, Any]] | None, where: str) -> str:
                 param=place,
             )
         texts.append(text)
-    return "\n".join(texts)
+    return texts

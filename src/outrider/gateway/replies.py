@@ -23,6 +23,13 @@ class PromptTokensDetails(Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Struct, frozen=True):
+    """Tokens that were drafted from the prediction of a request, and confirmed or not."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class Usage(Struct, frozen=True):
     """Tokens of a request; the token that ended an output counts, nothing past it does."""
 
@@ -30,6 +37,7 @@ class Usage(Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class Speculation(Struct, frozen=True):
@@ -137,7 +145,15 @@ class Output:
             completion_tokens=self.completion_tokens,
             total_tokens=job.prompt_tokens + self.completion_tokens,
             prompt_tokens_details=PromptTokensDetails(job.cached_tokens),
+            completion_tokens_details=self._predicted() if job.predicted else UNSET,
         )
+
+    def _predicted(self) -> CompletionTokensDetails:
+        stats = [choice.session.stats for choice in self._job.choices]
+        accepted = sum(each.predicted_accepted for each in stats)
+        rejected = sum(each.predicted for each in stats) - accepted
+        # What a stop string cut off was confirmed, but is no part of the output.
+        return CompletionTokensDetails(min(accepted, self.completion_tokens), rejected)
 
     def choices(self) -> list[_Choice]:
         """The choices of a whole response."""

@@ -23,6 +23,7 @@ __all__ = [
     "DetokenizeRequest",
     "GenerationRequest",
     "Message",
+    "Prediction",
     "SpeculationOptions",
     "StreamOptions",
     "TokenizeRequest",
@@ -60,6 +61,18 @@ class SpeculationOptions(Struct, forbid_unknown_fields=True, frozen=True):
     max_lookahead: int | None = None
     drafter: str | None = None
     verification: str | None = None
+
+
+class Prediction(Struct, forbid_unknown_fields=True, frozen=True):
+    """What the caller says the output will largely be; OpenAI's predicted outputs.
+
+    It makes the output no different, only faster where it agrees. Unlike there it goes with every
+    other parameter. Content is a text, or a list of `{"type": "text", "text": ...}`, which together
+    are one text.
+    """
+
+    type: str
+    content: str | list[dict[str, Any]]
 
 
 class Message(Struct, forbid_unknown_fields=True, frozen=True):
@@ -110,6 +123,7 @@ class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     speculation: SpeculationOptions | None = None
+    prediction: Prediction | None = None
 
     user: str | None = None
     metadata: Any = None
@@ -121,7 +135,6 @@ class GenerationRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     length_penalty: Any = None
     best_of: Any = None
     use_beam_search: Any = None
-    prediction: Any = None
     response_format: Any = None
     skip_special_tokens: Any = None
     spaces_between_special_tokens: Any = None

@@ -89,6 +89,11 @@ class Metrics:
             ["drafter"],
             registry=registry,
         )
+        self.sessions_reopened = Counter(
+            "outrider_sessions_reopened",
+            "Sessions that a target lost, opened again from what was committed.",
+            registry=registry,
+        )
         self.output_tokens = Counter("outrider_output_tokens", "Tokens emitted.", registry=registry)
         self.prompt_tokens = Counter(
             "outrider_prompt_tokens", "Prompt tokens of the choices begun.", registry=registry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.drafters import DeclaringDrafter, Drafter, SessionView
+from outrider.drafters import DeclaringDrafter, Drafter, SessionView, TimedDrafter
 from outrider.errors import DraftFailed
 from outrider.types import Draft, SampledDraft
 
@@ -24,6 +24,12 @@ class Asker:
     def __init__(self, drafter: Drafter, *, vocab_size: int) -> None:
         self._drafter = drafter
         self._vocab_size = vocab_size
+
+    def deadline_s(self, max_tokens: int, otherwise: float) -> float:
+        """Seconds that a draft of so many tokens may take, or `otherwise` if it does not say."""
+        if isinstance(self._drafter, TimedDrafter):
+            return self._drafter.deadline_s(max_tokens)
+        return otherwise
 
     async def propose(self, view: SessionView, max_tokens: int) -> Draft:
         """A draft to be matched, of at most `max_tokens`. Raises `DraftFailed`."""

@@ -37,9 +37,9 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
     """
     specs = [spec for spec in settings.speculation.drafts if spec != _NONE]
     target, lane = await _in_daemon_thread(partial(create_target, settings, progress=progress))
+    drafters: dict[str, tuple[Drafter, DrafterInfo] | None] = {}
     try:
         info = await target.describe()
-        drafters: dict[str, tuple[Drafter, DrafterInfo] | None] = {}
         for spec in specs:
             if _runs_near(spec, info, settings):
                 drafters[spec] = None
@@ -49,6 +49,7 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
             )
             described = await drafter.describe()
             if described.name in drafters:
+                await drafter.close()
                 raise ConfigError(
                     f"speculation.drafts has two drafters named {described.name}; requests could "
                     "not tell them apart"
@@ -56,6 +57,9 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
             drafters[described.name] = (drafter, described)
         return Pipeline(target, info, drafters, settings, Metrics())
     except BaseException:
+        for made_by in drafters.values():
+            if made_by is not None:
+                await made_by[0].close()
         await target.close()
         raise
 

@@ -81,7 +81,7 @@ class Drafting:
         session: whose drafts these are.
         drafter: who drafts, with what it says of itself; None leaves the target alone.
         calibration: whether what this drafter draws fits what it declares, over all sessions.
-        deadline_s: seconds that a draft may take now.
+        deadline_s: seconds that a draft may take, unless the drafter knows better.
         metrics: where failures are counted.
     """
 
@@ -91,7 +91,7 @@ class Drafting:
         drafter: tuple[Asker, DrafterInfo] | None,
         calibration: Calibration | None,
         *,
-        deadline_s: Callable[[], float],
+        deadline_s: float,
         metrics: Metrics,
     ) -> None:
         self._session = session
@@ -174,11 +174,11 @@ class Drafting:
         if draft is not None:
             return draft
         if self._draws.method.ratio:
-            read = await self._in_time(self._start_reading())
+            read = await self._in_time(self._start_reading(), 0)
             draft = None if read is None else await self._draw(plan.lookahead)
         else:
             more = plan.lookahead + plan.ahead  # the last is a guess at the bonus token
-            draft = await self._in_time(ready or self._start(more))
+            draft = await self._in_time(ready or self._start(more), more)
             if draft is not None:
                 draft = self._look_ahead(draft, plan)
         if draft is not None:
@@ -246,10 +246,10 @@ class Drafting:
 
         return _UnderWay(view.length + len(view.guess), asyncio.create_task(timed()))
 
-    async def _in_time(self, made: _UnderWay) -> Draft | None:
+    async def _in_time(self, made: _UnderWay, max_tokens: int) -> Draft | None:
         """What comes before the deadline; what does not stays under way."""
         self._under_way = made
-        deadline_s = self._deadline_s()
+        deadline_s = self._asked.deadline_s(max_tokens, self._deadline_s)
         await asyncio.wait([made.task], timeout=deadline_s)
         if not made.task.done():
             self._record_failure(f"no draft within {deadline_s * 1000:.0f} ms")

@@ -12,8 +12,8 @@ from dataclasses import replace
 import structlog
 
 from outrider.config import Settings
-from outrider.control import create_controller
-from outrider.drafters import Drafter
+from outrider.control import Fleet, LookaheadController, create_controller
+from outrider.drafters import PREDICTION, Drafter, PredictionDrafter
 from outrider.errors import Overloaded, RequestError, SessionLost, TargetFailed
 from outrider.metrics import Metrics
 from outrider.pipeline.asking import Asker
@@ -68,6 +68,7 @@ class Pipeline:
         self._drafters = dict(drafters)
         self._speculation = settings.speculation
         self._calibrations = {name: Calibration() for name in self._drafters}
+        self._fleets: dict[str, Fleet] = {}
         self._releasing: set[asyncio.Task[None]] = set()
 
     @property
@@ -95,6 +96,7 @@ class Pipeline:
         max_lookahead: int | None = None,
         drafter: str | None = None,
         verification: VerificationMethod | None = None,
+        prediction: TokenIds = (),
     ) -> Session:
         """A validated session, not yet open.
 
@@ -109,6 +111,8 @@ class Pipeline:
             max_lookahead: a tighter bound on the lookahead.
             drafter: name of a drafter; None takes the default.
             verification: matching, token or block; None takes the configured one where it applies.
+            prediction: what the output will largely be. Drafted first, and matched, where this
+                process drafts and no drafter was named; the default drafter fills the gaps.
 
         Raises:
             RequestError: a parameter has no meaning here; nothing was started.
@@ -127,11 +131,13 @@ class Pipeline:
         if not enabled or max_lookahead == 0 or not exact:
             name = None
         made_by = None if name is None else self._drafters[name]
+        if made_by is None or drafter is not None:
+            prediction = ()
         if verification is not None:
             check_verification(
                 verification,
                 sampling,
-                None if made_by is None else made_by[1],
+                None if made_by is None or prediction else made_by[1],
                 trusted=self._may_weigh(name),
             )
         preferred = verification or VerificationMethod(self._speculation.verification)
@@ -150,11 +156,12 @@ class Pipeline:
                 verification=preferred,
                 near_draft=self._near_draft(name, max_lookahead),
             ),
-            controller=create_controller(self._speculation, max_lookahead=max_lookahead),
+            controller=self._controller(PREDICTION if prediction else name, max_lookahead),
             max_draft_tokens=0 if made_by is None else capabilities.max_draft_tokens,
             preferred=preferred,
             batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
+            prediction=prediction,
         )
 
     async def run(self, session: Session) -> AsyncGenerator[Step]:
@@ -174,7 +181,8 @@ class Pipeline:
                 draft, plan = await drafting.propose(drafting.plan())
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
                     async for answer in answers:
-                        step = session.commit(answer, by_ratios=isinstance(draft, SampledDraft))
+                        weighed = isinstance(draft, SampledDraft)
+                        step = session.commit(answer, by_ratios=weighed, source=draft.source)
                         drafting.observe(answer)
                         self.metrics.observe_answer(answer, session.stats.drafter, step.elapsed_s)
                         yield step
@@ -221,6 +229,7 @@ class Pipeline:
         session.reopenings += 1
         if session.reopenings > _MAX_REOPENINGS:
             raise TargetFailed(f"the target keeps losing the session: {error}") from None
+        self.metrics.sessions_reopened.inc()
         _log.warning("session_reopened", session=session.session_id, reason=str(error))
         session.opening = replace(
             session.opening, epoch=session.opening.epoch + 1, output_ids=session.output_ids
@@ -249,6 +258,11 @@ class Pipeline:
         most = self._speculation.max_lookahead
         return NearDraft(name, most if max_lookahead is None else min(most, max_lookahead))
 
+    def _controller(self, source: str | None, max_lookahead: int | None) -> LookaheadController:
+        """A controller that shares what the sessions of one source of drafts learn."""
+        fleet = self._fleets.setdefault(source or "", Fleet(self._speculation.max_lookahead))
+        return create_controller(self._speculation, max_lookahead=max_lookahead, fleet=fleet)
+
     def _may_weigh(self, name: str | None) -> bool:
         """Whether this drafter's drafts may be judged by ratios here."""
         tripped = name is not None and self._calibrations[name].tripped
@@ -257,16 +271,17 @@ class Pipeline:
     def _drafting(self, session: Session) -> Drafting:
         name = session.stats.drafter
         made_by = None if name is None else self._drafters[name]
+        deadline_s = self._speculation.deadline_ms / 1000
         if name is None or made_by is None:
-            return Drafting(session, None, None, deadline_s=self._deadline_s, metrics=self.metrics)
+            return Drafting(session, None, None, deadline_s=deadline_s, metrics=self.metrics)
         drafter, info = made_by
+        if session.prediction:
+            drafter = PredictionDrafter(session.prediction, made_by)
+            info = drafter.info
         return Drafting(
             session,
             (Asker(drafter, vocab_size=self.info.vocab_size), info),
             self._calibrations[name],
-            deadline_s=self._deadline_s,
+            deadline_s=deadline_s,
             metrics=self.metrics,
         )
-
-    def _deadline_s(self) -> float:
-        return self._speculation.deadline_ms / 1000

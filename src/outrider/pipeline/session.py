@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from outrider.control import LookaheadController
-from outrider.drafters import SessionView
+from outrider.drafters import PREDICTION, SessionView
 from outrider.errors import TargetFailed
 from outrider.targets import OpenRequest
 from outrider.types import (
@@ -51,6 +51,8 @@ class SpeculationStats:
         drafts: rounds that judged at least one drafted token.
         drafted, accepted: tokens judged, and tokens confirmed.
         ratio_drafted: those of the drafted tokens that were judged by ratios.
+        predicted, predicted_accepted: those of the drafted and of the accepted tokens that came
+            from the request's own prediction.
         failures: drafts lost to a failing or late drafter.
     """
 
@@ -60,6 +62,8 @@ class SpeculationStats:
     drafted: int = 0
     accepted: int = 0
     ratio_drafted: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
     failures: int = 0
 
 
@@ -74,6 +78,7 @@ class Session:
         preferred: how drafts are judged where sampling parameters and drafter leave a choice.
         batch_invariant: whether the target's results do not depend on the shape of its batches.
         stats: what speculation did so far.
+        prediction: what the caller says the output will largely be; drafted first.
         round_id: the latest round asked for.
         reopenings: times in a row that the target lost the session.
         cached_tokens: tokens of the prompt that the target had from an earlier session.
@@ -87,6 +92,7 @@ class Session:
     preferred: VerificationMethod
     batch_invariant: bool
     stats: SpeculationStats
+    prediction: TokenIds = ()
     round_id: int = 0
     reopenings: int = 0
     cached_tokens: int = 0
@@ -139,12 +145,13 @@ class Session:
             guess=guess,
         )
 
-    def commit(self, answer: Verification, *, by_ratios: bool = False) -> Step:
+    def commit(self, answer: Verification, *, by_ratios: bool = False, source: str = "") -> Step:
         """Append what the target answered.
 
         Args:
             answer: of the target, for what is committed.
             by_ratios: whether a draft in it was judged by ratios.
+            source: of that draft.
 
         Raises:
             TargetFailed: the answer is not for what is committed, or holds nothing.
@@ -168,6 +175,9 @@ class Session:
             self.stats.drafted += answer.drafted
             self.stats.accepted += answer.accepted
             self.stats.ratio_drafted += answer.drafted if by_ratios else 0
+            if source == PREDICTION:
+                self.stats.predicted += answer.drafted
+                self.stats.predicted_accepted += answer.accepted
         return Step(
             answer.token_ids, answer.origins(), answer.finish_reason, elapsed_s, answer.logprobs
         )
