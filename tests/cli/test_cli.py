@@ -106,7 +106,7 @@ def test_generate_over_a_table_compares_and_says_whether_it_is_exact(outrider, w
     target, draft = write_table("target", seed=1), write_table("draft", seed=1, scale=1.4)
     code, out, err = outrider(
         *("generate", "0 1 2", "--target", f"table:{target}", "--draft", f"table:{draft}"),
-        *("--max-tokens", 30, "--compare"),
+        *("--max-tokens", 30, "--compare", "--controller", "fixed"),
     )
     assert code == 0
     assert len(out.split()) == 30

@@ -71,8 +71,8 @@ class TargetServerSettings(_Section):
     """Seconds that sessions outlive a broken stream."""
     concurrency_limit: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Calls (streams and single ones) at a time; more are refused."""
-    max_message_bytes: Annotated[int, Field(ge=65_536)] = 16 * 1024 * 1024
-    """Largest message in either direction."""
+    max_message_bytes: Annotated[int, Field(ge=65_536)] = 64 * 1024 * 1024
+    """Largest message in either direction; the tokenizer that gateways ask for has to fit."""
 
 
 class PeerSettings(_Section):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 from outrider.config import Settings
 from outrider.drafters import Drafter, create_drafter
 from outrider.errors import ConfigError
 from outrider.metrics import Metrics
 from outrider.models import StageProgress
+from outrider.models.loading import in_daemon_thread
 from outrider.pipeline.pipeline import Pipeline
 from outrider.targets import create_target
 from outrider.types import DrafterInfo, TargetInfo
@@ -21,8 +17,6 @@ from outrider.types import DrafterInfo, TargetInfo
 __all__ = ["create_pipeline"]
 
 _NONE = "none"
-
-T = TypeVar("T")
 
 
 async def create_pipeline(settings: Settings, *, progress: StageProgress | None = None) -> Pipeline:
@@ -36,7 +30,7 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
         ModelError, ConfigError: with the remedy in the message.
     """
     specs = [spec for spec in settings.speculation.drafts if spec != _NONE]
-    target, lane = await _in_daemon_thread(partial(create_target, settings, progress=progress))
+    target, lane = await in_daemon_thread(partial(create_target, settings, progress=progress))
     drafters: dict[str, tuple[Drafter, DrafterInfo] | None] = {}
     try:
         info = await target.describe()
@@ -44,7 +38,7 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
             if _runs_near(spec, info, settings):
                 drafters[spec] = None
                 continue
-            drafter = await _in_daemon_thread(
+            drafter = await in_daemon_thread(
                 partial(create_drafter, spec, info, lane, settings, progress=progress)
             )
             described = await drafter.describe()
@@ -79,27 +73,3 @@ def _runs_near(spec: str, info: TargetInfo, settings: Settings) -> bool:
             f"target server with --draft {spec}"
         )
     return wanted != "gateway" and spec in info.drafters
-
-
-async def _in_daemon_thread(function: Callable[[], T]) -> T:
-    """The result of `function`, computed in a thread that does not outlive the process.
-
-    Loading takes seconds, or minutes with a download; Ctrl-C must not have to wait for it.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(outcome: Callable[[], None]) -> None:
-        if not future.done():
-            outcome()
-
-    def work() -> None:
-        try:
-            outcome = partial(future.set_result, function())
-        except BaseException as error:  # handed to whoever waits
-            outcome = partial(future.set_exception, error)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, outcome)
-
-    threading.Thread(target=work, name="outrider-loading", daemon=True).start()
-    return await future

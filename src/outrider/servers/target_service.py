@@ -91,6 +91,7 @@ class TargetService:
             stream.close()
 
     async def describe(self, _: pb.DescribeRequest, context: _Context) -> pb.DescribeResponse:
+        context.set_compression(grpc.Compression.Gzip)  # a tokenizer takes megabytes
         return self._described
 
     async def validate(

@@ -45,7 +45,7 @@ __all__ = [
 
 _FINISH: Final = {None: pb.UNFINISHED, FinishReason.STOP: pb.STOP, FinishReason.LENGTH: pb.LENGTH}
 _FINISH_OF: Final = {number: reason for reason, number in _FINISH.items()}
-_MAX_STEP_US: Final = 2**32 - 1
+_MAX_UINT32: Final = 2**32 - 1
 
 
 def encode_open(request: OpenRequest) -> pb.Open:
@@ -86,7 +86,7 @@ def _encode_sampling(sampling: SamplingParams) -> pb.Sampling:
     allowed = sampling.allowed_token_ids
     return pb.Sampling(
         temperature=sampling.temperature,
-        top_k=sampling.top_k,
+        top_k=min(sampling.top_k, _MAX_UINT32),  # more than any vocabulary has
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
@@ -149,7 +149,7 @@ def encode_verification(answer: Verification) -> pb.Verified:
         drafted=answer.drafted,
         accepted=answer.accepted,
         finish_reason=_FINISH[answer.finish_reason],
-        step_us=min(round(answer.step_s * 1e6), _MAX_STEP_US),
+        step_us=min(round(answer.step_s * 1e6), _MAX_UINT32),
         batch_size=answer.batch_size,
         batch_tokens=answer.batch_tokens,
         logprobs=[_encode_logprobs(entry) for entry in answer.logprobs or ()],
