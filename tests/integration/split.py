@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.proxy import Proxy
 
 _ADDRESS = re.compile(r"(?:grpcs?|https?)://[^\s,;)]+")
 _START_S = 60
@@ -199,13 +202,64 @@ def settles(check: Callable[[], bool], *, within_s: float = 20.0) -> bool:
     return True
 
 
+class Wire:
+    """A network between two parts that can be disturbed from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, proxy: Proxy) -> None:
+        self._loop = loop
+        self._proxy = proxy
+
+    @property
+    def address(self) -> str:
+        return f"grpc://127.0.0.1:{self._proxy.port}"
+
+    @property
+    def connections(self) -> int:
+        """Made so far."""
+        return self._proxy.connections
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        self._loop.call_soon_threadsafe(self._proxy.cut)
+
+    def stall(self) -> None:
+        """Forward nothing more, and tell neither side."""
+        self._loop.call_soon_threadsafe(self._proxy.stall)
+
+    def resume(self) -> None:
+        """Forward again."""
+        self._loop.call_soon_threadsafe(self._proxy.resume)
+
+
+@contextmanager
+def wire(port: int, *, delay_s: float = 0.0) -> Iterator[Wire]:
+    """A proxy in front of a port, on a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    proxy = Proxy(port, delay_s=delay_s)
+    try:
+        asyncio.run_coroutine_threadsafe(proxy.__aenter__(), loop).result(timeout=10)
+        yield Wire(loop, proxy)
+        asyncio.run_coroutine_threadsafe(proxy.__aexit__(None, None, None), loop).result(timeout=10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=10)
+        loop.close()
+
+
 @dataclass
 class Deployment:
-    """A gateway over `targets`, and over a draft server if there is one."""
+    """A gateway over `targets`, and over a draft server if there is one.
+
+    Attributes:
+        wires: what lies between the gateway and each target, if anything does.
+    """
 
     front: Part
     targets: list[Part]
     drafts: Part | None = None
+    wires: list[Wire] = field(default_factory=list)
 
     @property
     def behind(self) -> Part:
@@ -239,13 +293,20 @@ def deploy(
     *drafters: str,
     targets: int = 1,
     draft_table: Path | None = None,
+    delay_s: float | None = None,
     settings: dict[str, str] | None = None,
 ) -> Iterator[Deployment]:
-    """Start it all, one after the other; the draft server, if any, drafts by default."""
+    """Start it all, one after the other; the draft server, if any, drafts by default.
+
+    With a `delay_s` there is a wire in front of each target.
+    """
     with ExitStack() as stack:
         behind = [stack.enter_context(target(table, **(settings or {}))) for _ in range(targets)]
         drafts = stack.enter_context(draft(draft_table)) if draft_table else None
         names = ([drafts.address] if drafts else []) + list(drafters)
-        addresses = [each.address for each in behind]
+        wires = []
+        if delay_s is not None:
+            wires = [stack.enter_context(wire(each.port, delay_s=delay_s)) for each in behind]
+        addresses = [each.address for each in wires or behind]
         front = stack.enter_context(gateway(addresses, *names, settings=settings))
-        yield Deployment(front, behind, drafts)
+        yield Deployment(front, behind, drafts, wires)

@@ -27,6 +27,7 @@ from tests.integration.split import (
     complete,
     deploy,
     draft,
+    gateway,
     settles,
     target,
 )
@@ -237,3 +238,39 @@ def test_a_target_told_to_stop_hands_its_sessions_to_the_other(table, undisturbe
         answer = complete(deployed.front, max_tokens=LONG, on_piece=stop)
         assert _same(answer, undisturbed("greedy"))
         assert deployed.front.metric("outrider_sessions_reopened_total") >= 1
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_reset_connection_costs_no_token_and_no_session(table, undisturbed, sampling) -> None:
+    with deploy(table, delay_s=0.0) as deployed:
+        (wire,) = deployed.wires
+        before = wire.connections
+        cut = _at(20, wire.cut)
+        answer = complete(deployed.front, max_tokens=LONG, on_piece=cut, **SAMPLINGS[sampling])
+        assert _same(answer, undisturbed(sampling))
+        assert wire.connections > before
+        assert deployed.front.metric("outrider_sessions_reopened_total") == 0  # still held
+        assert deployed.all_given_back()
+
+
+def test_a_connection_that_stalls_is_noticed_and_replaced(table, undisturbed) -> None:
+    with deploy(table, targets=2, delay_s=0.0) as deployed:
+
+        def stall() -> None:
+            deployed.wires[deployed.targets.index(deployed.busy)].stall()
+
+        answer = complete(deployed.front, max_tokens=LONG, on_piece=_at(20, stall))
+        assert _same(answer, undisturbed("greedy"))
+        assert deployed.front.metric("outrider_sessions_reopened_total") >= 1
+
+
+def test_a_network_that_takes_its_time_changes_nothing(table, undisturbed) -> None:
+    with deploy(table, "ngram", delay_s=0.005) as deployed:
+        for place in ("target", "gateway"):
+            with gateway(
+                [each.address for each in deployed.wires],
+                "ngram",
+                settings={"OUTRIDER_SPECULATION__DRAFT_AT": place},
+            ) as front:
+                answer = complete(front, max_tokens=200, **SAMPLINGS["seeded"])
+                assert _same(answer, " ".join(undisturbed("seeded").split()[:200]))
