@@ -221,6 +221,16 @@ async def test_a_controller_is_told_what_can_be_made_ahead(file) -> None:
     assert all(view.can_ahead for view in controller.views)
 
 
+async def test_the_settings_say_whether_drafts_are_made_ahead(file) -> None:
+    output = alone(file, PROMPT, SAMPLING)
+    for ahead, expected in (("always", True), ("never", False), ("auto", False)):
+        drafter = Guessing(output)
+        configured = settings(controller="fixed", lookahead=K, ahead=ahead)
+        pipeline = await pipeline_over(table_target(file), drafter, configured=configured)
+        assert await run(pipeline, pipeline.session(PROMPT, SAMPLING)) == output
+        assert bool(drafter.guesses) is expected
+
+
 async def test_output_is_the_same_whatever_is_made_ahead(file) -> None:
     for sampling in (SAMPLING, SamplingParams(temperature=1.0, seed=5, max_tokens=60)):
         output = alone(file, PROMPT, sampling)

@@ -13,7 +13,7 @@ from outrider.metrics import Metrics
 from outrider.pipeline import Pipeline, create
 from outrider.targets import NearDraft, Opened, OpenRequest
 from outrider.types import Capabilities, Draft, SamplingParams, Verification, VerificationMethod
-from tests.pipeline.scenes import PROMPT, ScriptedDrafter, run, settings, table_target
+from tests.pipeline.scenes import PROMPT, ScriptedDrafter, alone, run, settings, table_target
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +85,16 @@ async def test_a_drafter_of_the_gateway_serves_beside_one_of_the_target(file) ->
     assert drafter.asked
 
 
+async def test_a_prediction_is_drafted_here_instead_of_there(file) -> None:
+    target = Elsewhere(table_target(file), "ngram")
+    pipeline = await _pipeline(target, {"ngram": None}, controller="fixed")
+    output = alone(file, PROMPT, SAMPLING)
+    session = pipeline.session(PROMPT, SAMPLING, prediction=output[:12])
+    assert await run(pipeline, session) == output
+    assert session.opening.near_draft is None
+    assert session.stats.predicted_accepted >= 8
+
+
 async def test_a_target_elsewhere_weighs_no_drafts(file) -> None:
     target, drafter = Elsewhere(table_target(file)), ScriptedDrafter(lambda view, k: (0,))
     drafter._info = replace(drafter._info, declares=True)
@@ -115,3 +125,14 @@ async def test_drafters_go_where_the_settings_say(file, monkeypatch) -> None:
     assert await named(drafts=f"{table},ngram") == (("table:target", "ngram"), False)
     with pytest.raises(ConfigError, match=r"does not run drafter 'table:.*--draft table:"):
         await named(drafts=table, draft_at="target")
+
+
+async def test_a_drafter_that_could_is_kept_from_drafting_ahead_by_the_settings(file) -> None:
+    spec = f"table:{file}"
+    for ahead, expected in (("auto", True), ("never", False)):
+        configured = load_settings(
+            None, {"engine": {"target": spec}, "speculation": {"drafts": spec, "ahead": ahead}}
+        )
+        pipeline = await create.create_pipeline(configured)
+        assert pipeline._drafters["table:target"][1].ahead is expected
+        await pipeline.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -57,6 +58,8 @@ def _root(
 
 def run_app() -> None:
     """Run the command line. Exit codes: 0 fine, 1 failed, 2 misused."""
+    # gRPC's own log lines, such as those of a server that stops, are told in our words elsewhere.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app()
     except OutriderError as error:

@@ -140,6 +140,9 @@ class SpeculationSettings(_Section):
     draft travels, or in the gateway. auto takes the target's where it has the same one."""
     controller: Literal["fixed", "window", "goodput"] = "goodput"
     """How the lookahead is chosen: by measured gain and cost, by recent acceptance, or not."""
+    ahead: Literal["auto", "always", "never"] = "auto"
+    """Whether the next draft is made while the target judges the one before, as if that held: where
+    it is measured to pay (goodput alone), with every draft (fixed alone), or never."""
     lookahead: Annotated[int, Field(ge=0, le=64)] = 4
     """Tokens to draft at first (window), or always (fixed)."""
     min_lookahead: Annotated[int, Field(ge=0, le=64)] = 0

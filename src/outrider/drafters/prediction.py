@@ -36,14 +36,17 @@ class PredictionDrafter:
     Args:
         prediction: token ids that the output is likely to hold, in this order.
         fallback: another drafter, with what it says of itself. It is released with the session, and
-            closed by whoever owns it.
+            closed by whoever owns it. None drafts nothing else.
     """
 
-    def __init__(self, prediction: TokenIds, fallback: tuple[Drafter, DrafterInfo]) -> None:
+    def __init__(
+        self, prediction: TokenIds, fallback: tuple[Drafter, DrafterInfo] | None = None
+    ) -> None:
         self._prediction = prediction
         # One character per token, as far as it goes: strings are searched in linear time.
         self._text = "".join(map(chr, prediction))
-        self._fallback, self._info = fallback
+        self._fallback = None if fallback is None else fallback[0]
+        self._info = DrafterInfo(name=PREDICTION) if fallback is None else fallback[1]
         self._read = 0  # tokens of the output that were compared
         self._place: int | None = 0  # where the output goes on in the prediction
         self._sure = 0  # the last such place that was more than a guess
@@ -66,12 +69,13 @@ class PredictionDrafter:
         limit = self._info.context_length
         if limit is not None:
             max_tokens = min(max_tokens, limit - view.length)
-        if max_tokens < 1:
+        if max_tokens < 1 or self._fallback is None:
             return NO_DRAFT
         return await self._fallback.propose(view, max_tokens)
 
     async def release(self, session_id: str) -> None:
-        await self._fallback.release(session_id)
+        if self._fallback is not None:
+            await self._fallback.release(session_id)
 
     async def close(self) -> None:
         """Nothing is held."""

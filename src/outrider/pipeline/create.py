@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from outrider.config import Settings
@@ -48,6 +49,8 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
                     f"speculation.drafts has two drafters named {described.name}; requests could "
                     "not tell them apart"
                 )
+            if settings.speculation.ahead == "never":
+                described = replace(described, ahead=False)
             drafters[described.name] = (drafter, described)
         return Pipeline(target, info, drafters, settings, Metrics())
     except BaseException:

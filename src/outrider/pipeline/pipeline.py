@@ -111,8 +111,8 @@ class Pipeline:
             max_lookahead: a tighter bound on the lookahead.
             drafter: name of a drafter; None takes the default.
             verification: matching, token or block; None takes the configured one where it applies.
-            prediction: what the output will largely be. Drafted first, and matched, where this
-                process drafts and no drafter was named; the default drafter fills the gaps.
+            prediction: what the output will largely be. Drafted first, and matched, unless a
+                drafter is named; the default drafter fills the gaps, if it runs in this process.
 
         Raises:
             RequestError: a parameter has no meaning here; nothing was started.
@@ -131,7 +131,7 @@ class Pipeline:
         if not enabled or max_lookahead == 0 or not exact:
             name = None
         made_by = None if name is None else self._drafters[name]
-        if made_by is None or drafter is not None:
+        if name is None or drafter is not None:
             prediction = ()
         if verification is not None:
             check_verification(
@@ -154,10 +154,10 @@ class Pipeline:
                 choice=choice,
                 tenant=tenant,
                 verification=preferred,
-                near_draft=self._near_draft(name, max_lookahead),
+                near_draft=None if prediction else self._near_draft(name, max_lookahead),
             ),
             controller=self._controller(PREDICTION if prediction else name, max_lookahead),
-            max_draft_tokens=0 if made_by is None else capabilities.max_draft_tokens,
+            max_draft_tokens=capabilities.max_draft_tokens if made_by or prediction else 0,
             preferred=preferred,
             batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
@@ -272,12 +272,12 @@ class Pipeline:
         name = session.stats.drafter
         made_by = None if name is None else self._drafters[name]
         deadline_s = self._speculation.deadline_ms / 1000
+        if session.prediction:
+            predicting = PredictionDrafter(session.prediction, made_by)
+            made_by = predicting, predicting.info
         if name is None or made_by is None:
             return Drafting(session, None, None, deadline_s=deadline_s, metrics=self.metrics)
         drafter, info = made_by
-        if session.prediction:
-            drafter = PredictionDrafter(session.prediction, made_by)
-            info = drafter.info
         return Drafting(
             session,
             (Asker(drafter, vocab_size=self.info.vocab_size), info),
