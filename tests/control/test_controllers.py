@@ -5,6 +5,8 @@ import pytest
 from outrider.config import SpeculationSettings
 from outrider.control import (
     FixedController,
+    Fleet,
+    GoodputController,
     Plan,
     RoundOutcome,
     RoundView,
@@ -118,3 +120,19 @@ def test_a_request_may_lower_the_maximum_but_not_raise_it(kind) -> None:
     assert create_controller(settings, max_lookahead=2).choose(ROOMY).lookahead == 2
     assert create_controller(settings, max_lookahead=99).choose(ROOMY).lookahead == 8
     assert create_controller(settings, max_lookahead=0).choose(ROOMY) == Plan(0, run=99)
+
+
+def test_window_ignores_plain_steps() -> None:
+    controller = WindowController(initial=4, window=1)
+    controller.observe(RoundOutcome(drafted=0, accepted=0, further=True))
+    assert controller.lookahead == 4
+
+
+def test_goodput_is_the_default_and_shares_a_fleet_if_given_one() -> None:
+    fleet = Fleet(16)
+    shared = create_controller(SpeculationSettings(lookahead=3), fleet=fleet, max_lookahead=8)
+    assert isinstance(shared, GoodputController)
+    assert fleet.sessions == 1
+    alone = create_controller(SpeculationSettings(lookahead=3))
+    assert fleet.sessions == 1
+    assert alone.choose(ROOMY) == shared.choose(ROOMY) == Plan(lookahead=3)

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from outrider import __version__
-from outrider.cli import audit, bench, config, generate, models, run, serve
+from outrider.cli import audit, bench, config, generate, models, run, serve, simulate
 from outrider.cli.console import complain
 from outrider.errors import OutriderError
 
@@ -30,6 +30,7 @@ app.command("run")(run.run)
 app.command("generate")(generate.generate)
 app.command("audit")(audit.audit)
 app.command("bench")(bench.bench)
+app.command("simulate")(simulate.simulate)
 app.add_typer(serve.app, name="serve")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")

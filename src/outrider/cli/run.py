@@ -15,8 +15,9 @@ from rich.text import Text
 from outrider.cli import options
 from outrider.cli.console import LogLevel, load_pipeline, set_up_logs
 from outrider.config import Settings
-from outrider.gateway import bind, create_app, event_loop_factory, serve
+from outrider.gateway import create_app
 from outrider.pipeline import Pipeline
+from outrider.serving import bind, event_loop_factory, serve
 from outrider.types import SamplingParams
 
 __all__ = ["run", "serve_gateway"]
@@ -79,7 +80,9 @@ async def serve_gateway(settings: Settings) -> None:
         _welcome(pipeline, f"http://{host}:{port}")
         live = asyncio.create_task(_show_speed(pipeline))
         try:
-            await serve(create_app(pipeline, settings), settings, listener)
+            app = create_app(pipeline, settings)
+            drain_s = settings.server.drain_s
+            await serve(app, listener, app.state.lifecycle, drain_s=drain_s)
         finally:
             live.cancel()
             with suppress(asyncio.CancelledError):

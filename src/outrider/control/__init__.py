@@ -3,10 +3,15 @@
 from outrider.control.base import LookaheadController, Plan, RoundOutcome, RoundView
 from outrider.control.create import create_controller
 from outrider.control.fixed import FixedController
+from outrider.control.fleet import Fleet
+from outrider.control.goodput import Decision, GoodputController
 from outrider.control.window import WindowController
 
 __all__ = [
+    "Decision",
     "FixedController",
+    "Fleet",
+    "GoodputController",
     "LookaheadController",
     "Plan",
     "RoundOutcome",
