@@ -32,8 +32,10 @@ def table_gateway(write_table: Callable[..., Path]) -> Serving:
         target = write_table("target", **(table or {}))
         draft = write_table("draft", **({"scale": 1.4} | (table or {})))
         names = (f"table:{draft}", "ngram") if drafts is None else drafts
+        # A table answers in no time, so a controller that measures time would rarely draft.
+        speculation = {"drafts": names, "controller": "fixed"}
         settings = Settings(
-            engine={"target": f"table:{target}"}, speculation={"drafts": names}, **sections
+            engine={"target": f"table:{target}"}, speculation=speculation, **sections
         )
         pipeline = await create_pipeline(settings)
         async with (running if sockets else in_process)(pipeline, settings) as gateway:

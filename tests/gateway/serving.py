@@ -14,9 +14,10 @@ import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from outrider.config import Settings
-from outrider.gateway import bind, create_app, serve
+from outrider.gateway import create_app
 from outrider.metrics import Metrics
 from outrider.pipeline import Pipeline
+from outrider.serving import bind, serve
 from outrider.targets import CacheUse, Opened, OpenRequest
 from outrider.types import (
     Draft,
@@ -244,7 +245,10 @@ async def running(pipeline: Pipeline, settings: Settings) -> AsyncIterator[Gatew
     port = sock.getsockname()[1]
     ready, stop = asyncio.Event(), asyncio.Event()
     app = create_app(pipeline, settings)
-    task = asyncio.create_task(serve(app, settings, sock=sock, on_ready=ready.set, stop=stop))
+    drain_s = settings.server.drain_s
+    task = asyncio.create_task(
+        serve(app, sock, app.state.lifecycle, drain_s=drain_s, on_ready=ready.set, stop=stop)
+    )
     await ready.wait()
     url = f"http://127.0.0.1:{port}"
     try:

@@ -35,7 +35,7 @@ async def sent(
     gateway: Gateway, body: dict[str, Any]
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A request on a connection of its own, closed with the context."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=2**20)
     content = json.dumps(body).encode()
     head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(content) + content)

@@ -27,11 +27,7 @@ def deep(levels: int) -> bytes:
 
 
 BODIES = [
-    (b"", 400, None, "invalid_json", "not valid JSON"),
     (b"{", 400, None, "invalid_json", "not valid JSON"),
-    (b"\xff", 400, None, "invalid_json", "not valid JSON"),
-    (b'{"model": "bytes", "prompt": "\xff"}', 400, None, "invalid_json", "not valid JSON"),
-    (b'{"model": "bytes", "temperature": NaN}', 400, None, "invalid_json", "not valid JSON"),
     (b'{"prompt": "", "temperature": 1e999}', 400, "temperature", "invalid_type", "out of range"),
     (deep(100_000), 400, None, "invalid_json", "nested too deeply"),
     (b"[]", 400, None, "invalid_type", "must be a JSON object"),

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from outrider.gateway.errors import failure_of
 from outrider.gateway.stream import error_frame, json_text
+from outrider.serving import failure_of
 
 from .serving import parse_events
 

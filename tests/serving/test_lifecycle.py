@@ -61,3 +61,34 @@ async def test_work_ends_when_the_client_is_gone() -> None:
     gone.set()
     with pytest.raises(ClientGone):
         await running
+
+
+async def test_work_that_has_an_end_of_its_own_is_ended_by_it_and_not_cancelled() -> None:
+    lifecycle, ended = Lifecycle(), asyncio.Event()
+
+    async def stream() -> str:
+        with lifecycle.request(), lifecycle.ended_by(ended.set):
+            await ended.wait()
+            return "told"
+
+    running = asyncio.create_task(stream())
+    await asyncio.sleep(0)
+    await lifecycle.drain(0.01)
+    assert await running == "told"
+
+
+async def test_past_its_own_end_a_request_is_cancelled_as_others_are() -> None:
+    lifecycle, ended = Lifecycle(), asyncio.Event()
+
+    async def respond() -> None:
+        with lifecycle.request():
+            with lifecycle.ended_by(ended.set):
+                pass
+            await asyncio.sleep(60)
+
+    running = asyncio.create_task(respond())
+    await asyncio.sleep(0)
+    lifecycle.abort()
+    with pytest.raises(HTTPException):
+        await running
+    assert not ended.is_set()

@@ -11,10 +11,10 @@ from starlette.requests import Request
 
 from outrider.config import Settings
 from outrider.gateway.admission import Admission
-from outrider.gateway.envelope import Envelope
 from outrider.gateway.routes import create_routes
-from outrider.gateway.service import Lifecycle, Service
+from outrider.gateway.service import Service
 from outrider.pipeline import Pipeline
+from outrider.serving import Envelope, Lifecycle
 from outrider.text import ChatTemplate, create_tokenizer
 
 __all__ = ["create_app"]
@@ -53,7 +53,7 @@ def create_app(pipeline: Pipeline, settings: Settings) -> Starlette:
 
     app = Starlette(
         routes=create_routes(service),
-        middleware=[Middleware(Envelope, metrics=pipeline.metrics)],
+        middleware=[Middleware(Envelope, requests=pipeline.metrics.requests)],
         exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False

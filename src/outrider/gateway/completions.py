@@ -8,14 +8,13 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from outrider.gateway.body import read_body
-from outrider.gateway.errors import ClientGone, failure_of
 from outrider.gateway.generation import Generation
 from outrider.gateway.prepare import Job
 from outrider.gateway.prompts import off_loop
 from outrider.gateway.replies import Output, header, reply
 from outrider.gateway.service import Service
 from outrider.gateway.stream import Frames, error_frame
+from outrider.serving import failure_of, read_body, shutting_down, while_connected
 
 __all__ = ["Completions"]
 
@@ -44,16 +43,20 @@ class Completions:
         service = self._service
         with service.lifecycle.request():
             limit = service.settings.limits.max_body_bytes
-            body = await read_body(scope, receive, max_bytes=limit)
+            body, _ = await read_body(scope, receive, max_bytes=limit)
             service.admission.check()  # before the work of tokenizing, which a refusal would waste
             job = await self._prepare(body)
             slots = service.admission.enter([choice.session.most for choice in job.choices])
             generation = Generation(service.pipeline, job.choices, slots)
-            async with service.lifecycle.running(generation, receive):
-                if job.stream:
-                    await self._stream(job, generation, send)
-                else:
-                    await self._whole(job, generation, send)
+            async with generation:
+                with (
+                    service.lifecycle.ended_by(lambda: generation.abort(shutting_down())),
+                    while_connected(receive),
+                ):
+                    if job.stream:
+                        await self._stream(job, generation, send)
+                    else:
+                        await self._whole(job, generation, send)
 
     async def _whole(self, job: Job, generation: Generation, send: Send) -> None:
         output = Output(job)
@@ -79,8 +82,6 @@ class Completions:
                 parts = [frames.frame(delta)]
                 parts += [frames.frame(more) for more in generation.ready()]
                 await _send_part(send, b"".join(parts))
-        except ClientGone:
-            raise
         except Exception as error:  # the status is sent, so the stream itself must tell
             failure = failure_of(error)
             unforeseen = error if failure.status == 500 else None

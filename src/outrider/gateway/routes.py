@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from outrider import __version__
 from outrider.errors import RequestError
-from outrider.gateway.body import decode, read_body
 from outrider.gateway.completions import Completions
 from outrider.gateway.prepare import Job, prepare_chat, prepare_completion
 from outrider.gateway.prompts import chat_prompt, encode, off_loop
@@ -25,6 +24,7 @@ from outrider.gateway.schemas import (
     TokenizeRequest,
 )
 from outrider.gateway.service import Service
+from outrider.serving import decode, read_body
 from outrider.targets import CacheUse
 
 __all__ = ["create_routes"]
@@ -144,7 +144,8 @@ class _Handlers:
 
     async def _body(self, request: Request) -> bytes:
         limit = self._service.settings.limits.max_body_bytes
-        return await read_body(request.scope, request.receive, max_bytes=limit)
+        body, _ = await read_body(request.scope, request.receive, max_bytes=limit)
+        return body
 
     def _model(self) -> dict[str, Any]:
         return {

@@ -2,84 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-
-from starlette.exceptions import HTTPException
-from starlette.types import Receive
 
 from outrider.config import Settings
 from outrider.errors import RequestError
 from outrider.gateway.admission import Admission
-from outrider.gateway.errors import ClientGone
-from outrider.gateway.generation import Generation
 from outrider.pipeline import Pipeline
+from outrider.serving import Lifecycle
 from outrider.text import ChatTemplate, Tokenizer
 
-__all__ = ["Lifecycle", "Service"]
-
-
-class Lifecycle:
-    """Knows what is under way, and ends it. For one event loop.
-
-    Attributes:
-        draining: no new requests are taken; what runs may finish.
-    """
-
-    def __init__(self) -> None:
-        self.draining = False
-        self._requests = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._generations: set[Generation] = set()
-
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Around a request that a shutdown has to wait for.
-
-        Raises:
-            HTTPException: 503, the server shuts down.
-        """
-        if self.draining:
-            raise _shutting_down()
-        self._requests += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            if self._requests == 0:
-                self._idle.set()
-
-    @asynccontextmanager
-    async def running(self, generation: Generation, receive: Receive) -> AsyncIterator[Generation]:
-        """Around a generation: it stops when the client goes, or when a shutdown cannot wait."""
-        async with generation:
-            self._generations.add(generation)
-            watch = asyncio.create_task(_abort_when_gone(generation, receive))
-            try:
-                yield generation
-            finally:
-                self._generations.discard(generation)
-                watch.cancel()
-
-    async def drain(self, timeout_s: float) -> None:
-        """Take nothing new; return when all is done, or cut short after `timeout_s`."""
-        self.draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            self.abort()
-
-    def abort(self) -> None:
-        """Cut short what runs."""
-        self.draining = True
-        for generation in self._generations:
-            generation.abort(_shutting_down())
+__all__ = ["Service"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +55,3 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
-
-
-async def _abort_when_gone(generation: Generation, receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    generation.abort(ClientGone())
-
-
-def _shutting_down() -> HTTPException:
-    return HTTPException(
-        503,
-        "the server is shutting down; send the request again",
-        headers={"Connection": "close", "Retry-After": "1"},
-    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from outrider.gateway.errors import Failure
 from outrider.gateway.generation import Delta
 from outrider.gateway.prepare import Job
 from outrider.gateway.replies import Header, Output, speculation
+from outrider.serving import Failure
 
 __all__ = ["DONE", "Frames", "error_frame", "json_text"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from starlette.exceptions import HTTPException
@@ -24,7 +24,7 @@ class Lifecycle:
     def __init__(self) -> None:
         self.draining = False
         self._cut = False
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._ends: dict[asyncio.Task[object], Callable[[], object]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -38,7 +38,7 @@ class Lifecycle:
         if self.draining:
             raise shutting_down()
         task = _current_task()
-        self._tasks.add(task)
+        self._ends[task] = task.cancel
         self._idle.clear()
         try:
             yield
@@ -48,9 +48,20 @@ class Lifecycle:
             task.uncancel()
             raise shutting_down() from None
         finally:
-            self._tasks.discard(task)
-            if not self._tasks:
+            del self._ends[task]
+            if not self._ends:
                 self._idle.set()
+
+    @contextmanager
+    def ended_by(self, end: Callable[[], None]) -> Iterator[None]:
+        """Within a request: a shutdown that waits no longer calls `end`, and cancels nothing."""
+        task = _current_task()
+        before = self._ends[task]
+        self._ends[task] = end
+        try:
+            yield
+        finally:
+            self._ends[task] = before
 
     async def drain(self, timeout_s: float) -> None:
         """Take nothing new; return when all is done, or cut short after `timeout_s`."""
@@ -64,8 +75,8 @@ class Lifecycle:
     def abort(self) -> None:
         """Cut short what runs."""
         self.draining = self._cut = True
-        for task in self._tasks:
-            task.cancel()
+        for end in self._ends.values():
+            end()
 
 
 @contextmanager

@@ -140,8 +140,10 @@ class _Server(uvicorn.Server):
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        await self._lifecycle.drain(self._drain_s)
-        self.should_exit = True
+        try:
+            await self._lifecycle.drain(self._drain_s)
+        finally:  # whatever happens, a server that was told to end ends
+            self.should_exit = True
 
     def _cut_short(self) -> None:
         self._lifecycle.abort()

@@ -9,8 +9,16 @@ import pytest
 from starlette.exceptions import HTTPException
 
 import outrider.errors
-from outrider.errors import OutriderError, Overloaded, RequestError, SessionLost, TargetFailed
-from outrider.gateway.errors import STATUS_OF, failure_of
+from outrider.errors import (
+    DraftFailed,
+    OutriderError,
+    Overloaded,
+    RequestError,
+    SessionLost,
+    TargetFailed,
+)
+from outrider.serving import failure_of
+from outrider.serving.failures import STATUS_OF
 
 
 def _tree() -> list[type[OutriderError]]:
@@ -40,8 +48,9 @@ def test_overload_tells_when_to_come_again_at_least_a_second_later() -> None:
     assert failure_of(Overloaded("full", retry_after_s=0)).headers == {"Retry-After": "1"}
 
 
-def test_failures_of_the_target_are_not_the_clients_fault() -> None:
-    assert failure_of(TargetFailed("x")).status == failure_of(SessionLost("x")).status == 502
+@pytest.mark.parametrize("kind", [TargetFailed, SessionLost, DraftFailed])
+def test_failures_of_a_model_are_not_the_clients_fault(kind: type[OutriderError]) -> None:
+    assert failure_of(kind("x")).status == 502
 
 
 def test_an_unforeseen_error_is_internal() -> None:
