@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -153,10 +153,17 @@ class Draft:
 
     It carries no distribution: it is judged by matching, which is exact for every draft, however
     it came about, so it may also be dropped at any time.
+
+    Attributes:
+        token_ids: none is a fine guess.
+        source: name of who guessed.
+        match: tokens in front of the draft that the guess rests on, where it is copied from
+            earlier text; 0 if that means nothing.
     """
 
     token_ids: TokenIds = ()
     source: str = ""
+    match: int = 0
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -165,7 +172,7 @@ class Draft:
         """The first `max_tokens` tokens of this draft."""
         if len(self.token_ids) <= max_tokens:
             return self
-        return Draft(self.token_ids[:max_tokens], self.source)
+        return replace(self, token_ids=self.token_ids[:max_tokens])
 
 
 NO_DRAFT: Final = Draft()

@@ -136,3 +136,20 @@ async def test_a_drafter_that_could_is_kept_from_drafting_ahead_by_the_settings(
         pipeline = await create.create_pipeline(configured)
         assert pipeline._drafters["table:target"][1].ahead is expected
         await pipeline.close()
+
+
+async def test_a_drafter_that_cannot_say_what_it_is_is_closed_with_the_rest(
+    file, monkeypatch
+) -> None:
+    class Silent(ScriptedDrafter):
+        async def describe(self):
+            raise ConfigError("it does not say")
+
+    target, silent = Elsewhere(table_target(file)), Silent(lambda view, k: ())
+    first = ScriptedDrafter(lambda view, k: (), name="first")
+    drafters = iter([first, silent])
+    monkeypatch.setattr(create, "create_target", lambda settings, progress: (target, None))
+    monkeypatch.setattr(create, "create_drafter", lambda *_, **__: next(drafters))
+    with pytest.raises(ConfigError, match="does not say"):
+        await create.create_pipeline(load_settings(None, {"speculation": {"drafts": "a,b"}}))
+    assert (first.closed, silent.closed) == (True, True)

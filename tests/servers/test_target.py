@@ -599,7 +599,12 @@ async def test_it_reflects_its_services(target_server) -> None:
 async def test_bytes_that_are_no_message_end_the_stream_and_leave_the_others(
     target_server,
 ) -> None:
-    async with target_server() as server, server.client() as client, server.channel() as channel:
+    limits = {"max_message_bytes": 2**20}
+    async with (
+        target_server(server=limits) as server,
+        server.client() as client,
+        server.channel() as channel,
+    ):
         await client.open(1)
         raw = channel.stream_stream("/target_inference.InferenceService/Decode")()
         await raw.write(b"\xff\xff\xff\xff")
@@ -607,7 +612,7 @@ async def test_bytes_that_are_no_message_end_the_stream_and_leave_the_others(
             assert await raw.code() is grpc.StatusCode.INVALID_ARGUMENT
         huge = channel.stream_stream("/target_inference.InferenceService/Decode")()
         with contextlib.suppress(grpc.aio.AioRpcError):
-            await huge.write(bytes(17 * 1024 * 1024))
+            await huge.write(bytes(2**21))
         async with asyncio.timeout(LIMIT_S):
             assert await huge.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert kinds(await client.round(advance(run=1)))[-1] == "ended"

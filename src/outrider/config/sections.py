@@ -134,7 +134,8 @@ class SpeculationSettings(_Section):
 
     drafts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = ("ngram",)
     """Drafters, the first is the default: ngram, suffix, layers:N, self, table:FILE, a model, a
-    draft server's http://HOST:PORT, or none. Separated by commas, or a list."""
+    draft server's http://HOST:PORT, mixed:A+B of several, or none. Separated by commas, or a
+    list."""
     draft_at: Literal["auto", "gateway", "target"] = "auto"
     """Where drafters run that need no model, if the target is a server: beside it, so that no
     draft travels, or in the gateway. auto takes the target's where it has the same one."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from outrider.config import Settings
 from outrider.drafters.base import Drafter
+from outrider.drafters.mixed import MixedDrafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.suffix import SuffixDrafter
 from outrider.drafters.table import TableDrafter
@@ -40,7 +41,7 @@ def create_drafter(
 
     Args:
         spec: `ngram`; `suffix`; `self` or `layers:N`, the target or its first N layers;
-            `table:FILE`; else a model, named as a target is.
+            `table:FILE`; `mixed:A+B`, any of these together; else a model, named as a target is.
         target: what is drafted for.
         lane: the target's lane of the engine; None if it runs elsewhere.
         settings: number format, sessions, context.
@@ -53,18 +54,40 @@ def create_drafter(
     """
     kind, _, argument = spec.partition(":")
     match kind:
-        case "ngram" if not argument:
-            return NgramDrafter()
-        case "suffix" if not argument:
-            return SuffixDrafter()
+        case "ngram" | "suffix" if not argument:
+            return NgramDrafter() if kind == "ngram" else SuffixDrafter()
         case "http" | "https":
             return _remote(spec, target, settings)
+        case "mixed":
+            return _mixed(spec, target, lane, settings, progress)
         case "table":
             return _table(Path(argument), target)
         case "self" | "layers" if kind == "layers" or not argument:
             return _own_layers(spec, target, lane, settings)
         case _:
             return _folder(spec, target, lane, settings, progress)
+
+
+def _mixed(
+    spec: str,
+    target: TargetInfo,
+    lane: Lane | None,
+    settings: Settings,
+    progress: StageProgress | None,
+) -> Drafter:
+    parts: list[str] = []
+    for part in spec.removeprefix("mixed:").split("+"):
+        if parts and all(one.startswith(("http:", "https:")) for one in (part, parts[-1])):
+            parts[-1] += f"+{part}"  # servers of one model
+        else:
+            parts.append(part)
+    distinct = len(set(parts)) == len(parts) > 1
+    if not distinct or any(part in ("", "none") or part.startswith("mixed:") for part in parts):
+        raise ConfigError(
+            f"draft {spec!r} must name two drafters or more, each once, as in mixed:suffix+MODEL"
+        )
+    drafters = [create_drafter(part, target, lane, settings, progress=progress) for part in parts]
+    return MixedDrafter(drafters, deadline_s=settings.speculation.deadline_ms / 1000)
 
 
 def _table(file: Path, target: TargetInfo) -> Drafter:

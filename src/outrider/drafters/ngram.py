@@ -49,7 +49,7 @@ class NgramDrafter:
                 copied = (*view.tokens[start : min(start + max_tokens, view.length)], *view.guess)
                 period = end - start
                 tokens = (copied[index % period] for index in range(max_tokens))
-                return Draft(tuple(tokens), "ngram")
+                return Draft(tuple(tokens), "ngram", length)
         return NO_DRAFT
 
     async def release(self, session_id: str) -> None:

@@ -74,7 +74,7 @@ class SuffixDrafter:
             cached = cache.log.find(log, max_tokens)
             if cached.score > guess.score:
                 guess = cached
-        return Draft(guess.token_ids, "suffix") if guess.token_ids else NO_DRAFT
+        return Draft(guess.token_ids, "suffix", guess.match) if guess.token_ids else NO_DRAFT
 
     async def release(self, session_id: str) -> None:
         session = self._sessions.pop(session_id, None)

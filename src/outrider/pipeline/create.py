@@ -42,7 +42,11 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
             drafter = await in_daemon_thread(
                 partial(create_drafter, spec, info, lane, settings, progress=progress)
             )
-            described = await drafter.describe()
+            try:
+                described = await drafter.describe()
+            except BaseException:
+                await drafter.close()
+                raise
             if described.name in drafters:
                 await drafter.close()
                 raise ConfigError(

@@ -304,8 +304,8 @@ class Drafting:
         if len(committed) < len(guessed) and not self._session.finished:
             return
         self._under_way = None
-        if not committed:
-            return
+        if not committed and (guessed or self._draws.method.ratio):
+            return  # the session ended first; or what was under way was but reading
         accepted = 0
         while accepted < len(committed) and committed[accepted] == guessed[accepted]:
             accepted += 1

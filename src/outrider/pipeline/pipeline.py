@@ -68,7 +68,7 @@ class Pipeline:
         self._drafters = dict(drafters)
         self._speculation = settings.speculation
         self._calibrations = {name: Calibration() for name in self._drafters}
-        self._fleets: dict[str, Fleet] = {}
+        self._fleets: dict[str | None, Fleet] = {}
         self._releasing: set[asyncio.Task[None]] = set()
 
     @property
@@ -260,7 +260,9 @@ class Pipeline:
 
     def _controller(self, source: str | None, max_lookahead: int | None) -> LookaheadController:
         """A controller that shares what the sessions of one source of drafts learn."""
-        fleet = self._fleets.setdefault(source or "", Fleet(self._speculation.max_lookahead))
+        fleet = self._fleets.get(source)
+        if fleet is None:
+            fleet = self._fleets[source] = Fleet(self._speculation.max_lookahead)
         return create_controller(self._speculation, max_lookahead=max_lookahead, fleet=fleet)
 
     def _may_weigh(self, name: str | None) -> bool:
