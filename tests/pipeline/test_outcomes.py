@@ -89,3 +89,16 @@ async def test_a_missed_deadline_is_told_with_what_was_waited(file) -> None:
     assert first.draft_s >= 0.018
     # While the late draft is under way the target runs alone, unplanned: only what follows is told.
     assert all(outcome.further for outcome in outcomes[1:16])
+
+
+async def test_what_was_decided_is_counted_by_drafter(file) -> None:
+    pipeline = await pipeline_over(
+        table_target(file), ScriptedDrafter(lambda view, k: (0,) * k), configured=settings()
+    )
+    session = pipeline.session(PROMPT, SAMPLING)
+    session.controller = Scripted(Plan(lookahead=3), Plan(lookahead=0, run=50))
+    await run(pipeline, session)
+    registry = pipeline.metrics.registry
+    labels = {"drafter": "scripted"}
+    assert registry.get_sample_value("outrider_lookahead_sum", labels) == 3.0
+    assert registry.get_sample_value("outrider_lookahead_count", labels) == 3.0  # first token too

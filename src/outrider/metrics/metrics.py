@@ -89,6 +89,13 @@ class Metrics:
             ["drafter"],
             registry=registry,
         )
+        self.lookahead = Histogram(
+            "outrider_lookahead",
+            "Tokens asked of the drafter, round by round; 0 where the target runs on alone.",
+            ["drafter"],
+            buckets=tuple(range(17)),
+            registry=registry,
+        )
         self.sessions_reopened = Counter(
             "outrider_sessions_reopened",
             "Sessions that a target lost, opened again from what was committed.",
@@ -128,6 +135,11 @@ class Metrics:
         )
         self.running = Gauge("outrider_running", "Choices being decoded.", registry=registry)
         self.queued = Gauge("outrider_queued", "Requests waiting for room.", registry=registry)
+
+    def observe_plan(self, lookahead: int, drafter: str | None) -> None:
+        """Count what a controller decided for one round."""
+        if drafter is not None:
+            self.lookahead.labels(drafter).observe(lookahead)
 
     def observe_opening(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Count one session begun, and how much of its prompt the target had already."""

@@ -179,6 +179,7 @@ class Pipeline:
             self.metrics.observe_opening(len(session.opening.prompt_ids), opened.cached_tokens)
             while not session.finished:
                 draft, plan = await drafting.propose(drafting.plan())
+                self.metrics.observe_plan(plan.lookahead, session.stats.drafter)
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
                     async for answer in answers:
                         weighed = isinstance(draft, SampledDraft)
