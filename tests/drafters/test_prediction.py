@@ -214,4 +214,4 @@ async def test_the_other_drafter_reads_on_from_wherever_it_was() -> None:
     made = PredictionDrafter((1, 2, 3), (ngram, await ngram.describe()))
     assert (await made.propose(view([1]), 2)).source == PREDICTION
     draft = await made.propose(view([1, 2, 3, 8, 9, 4, 8, 9]), 1)
-    assert draft == Draft((4,), "ngram")
+    assert draft == Draft((4,), "ngram", match=2)

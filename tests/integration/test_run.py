@@ -241,7 +241,7 @@ def test_generate_compares_speculative_with_plain_output() -> None:
         [
             *OUTRIDER,
             "generate",
-            "Say the word tick twenty times.",
+            "Repeat after me: the quick brown fox jumps over the lazy dog.",
             "--compare",
             "--max-tokens",
             "32",

@@ -145,11 +145,11 @@ async def test_a_drafter_that_cannot_say_what_it_is_is_closed_with_the_rest(
         async def describe(self):
             raise ConfigError("it does not say")
 
-    target, silent = Elsewhere(table_target(file)), Silent(lambda view, k: ())
+    target, silent = Elsewhere(table_target(file), "ngram"), Silent(lambda view, k: ())
     first = ScriptedDrafter(lambda view, k: (), name="first")
     drafters = iter([first, silent])
     monkeypatch.setattr(create, "create_target", lambda settings, progress: (target, None))
     monkeypatch.setattr(create, "create_drafter", lambda *_, **__: next(drafters))
     with pytest.raises(ConfigError, match="does not say"):
-        await create.create_pipeline(load_settings(None, {"speculation": {"drafts": "a,b"}}))
+        await create.create_pipeline(load_settings(None, {"speculation": {"drafts": "ngram,a,b"}}))
     assert (first.closed, silent.closed) == (True, True)

@@ -342,9 +342,15 @@ async def test_a_number_that_no_message_holds_harms_no_other_session(table) -> N
     async with serving(table) as server, remote(server.address) as target:
         await target.open(request("other"))
         with pytest.raises(RequestError, match="parameter"):
-            await target.open(request(sampling=replace(GREEDY, top_k=2**40)))
+            await target.open(request(sampling=replace(GREEDY, max_tokens=2**40)))
         assert target.occupancy()[0] == 1
         assert len(await round_of(target, session_id="other")) == 1
+
+
+async def test_more_than_any_vocabulary_holds_is_all_of_it(table) -> None:
+    async with serving(table) as server, remote(server.address) as target:
+        await target.open(request(sampling=replace(GREEDY, top_k=2**40)))
+        assert len(await round_of(target)) == 1
 
 
 async def test_no_session_holds_up_another(table) -> None:
