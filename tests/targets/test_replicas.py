@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from outrider.rpc.channel import Address
 from outrider.targets.replicas import ReplicatedTarget
 from outrider.types import NO_DRAFT
 from tests.proxy import Proxy
+from tests.targets.remote_asking import BOTH, decode, once, round_of, silence, undisturbed
 from tests.targets.remote_serving import (
     DESCRIBED,
     GREEDY,
@@ -22,28 +22,11 @@ from tests.targets.remote_serving import (
     scripted,
     serving,
 )
-from tests.targets.test_remote import BOTH, decode, once, round_of, silence, undisturbed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_is_left")]
 
-LIMIT_S = 20.0
 PEERS = PeerSettings(patience_s=5.0)
 HASTY = PeerSettings(patience_s=0.5)
-
-
-@pytest.fixture
-def table(write_table):
-    return write_table(vocab_size=5, order=2, seed=3)
-
-
-@pytest.fixture(autouse=True)
-async def _nothing_is_left() -> AsyncIterator[None]:
-    """However a test ends, no task of ours goes on behind it."""
-    before = asyncio.all_tasks()
-    async with asyncio.timeout(LIMIT_S):
-        yield
-    left = [t for t in asyncio.all_tasks() - before if "outrider" in repr(t.get_coro())]
-    assert not left
 
 
 @asynccontextmanager
