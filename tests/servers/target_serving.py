@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import httpx
 
 from outrider.config import Settings
+from outrider.models import TableModel
 from outrider.rpc import target_inference_pb2 as pb
 from outrider.rpc.target_inference_pb2_grpc import InferenceServiceStub
 from outrider.servers.target import serve_target
+from outrider.targets import OpenRequest, TableTarget
+from outrider.types import NO_DRAFT, SamplingParams
 
 LIMIT_S = 10.0
 """Nothing here takes nearly as long."""
@@ -139,3 +144,37 @@ def kinds(events: list[pb.Event]) -> list[str]:
 
 def tokens(events: list[pb.Event]) -> list[int]:
     return [token for event in events for token in event.verified.token_ids]
+
+
+LONG = pb.Sampling(top_p=1.0, repetition_penalty=1.0, max_tokens=900)
+
+
+async def reference(write_table, sampling: SamplingParams, count: int) -> list[int]:
+    """What the same table says in this process, decoded plainly."""
+    target = TableTarget(TableModel.load(write_table("target", context_length=1024)), model_id="t")
+    request = OpenRequest("s", 0, (0,), (), sampling, noise_key=7)
+    await target.open(request)
+    return [
+        token
+        async for answer in target.advance("s", 1, 0, NO_DRAFT, count - 1)
+        for token in answer.token_ids
+    ]
+
+
+async def counted(server, name: str) -> float:
+    """One value of /metrics."""
+    async with httpx.AsyncClient() as client:
+        text = (await client.get(f"{server.status}/metrics")).text
+    return sum(
+        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name)
+    )
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 # counted, not looked at
+
+
+async def until(server, name: str, value: float) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while await counted(server, name) != value:  # noqa: ASYNC110 # it is in HTTP
+            await asyncio.sleep(0.02)
