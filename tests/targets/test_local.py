@@ -175,7 +175,9 @@ async def test_sessions_together_say_what_each_says_alone(engine, decoder, lane)
 
 
 async def test_a_model_that_drafts_for_itself_is_always_right(engine, decoder, lane) -> None:
-    pipeline = await pipeline_over(lane, drafter(engine, decoder, "self"))
+    pipeline = await pipeline_over(
+        lane, drafter(engine, decoder, "self"), controller="fixed", lookahead=4
+    )
     for sampling in (GREEDY, SEEDED):
         session = pipeline.session((1, 2, 3), sampling)
         await run(pipeline, session)

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from outrider.config import PeerSettings
 from outrider.errors import ConfigError, Overloaded, SessionLost, TargetFailed
@@ -194,13 +195,14 @@ async def test_a_server_that_drains_gets_no_new_sessions_and_ends_its_own(table)
         assert await running == await undisturbed(table, GREEDY)
 
 
-async def test_a_server_that_is_away_at_the_start_is_taken_in_later(table, capsys) -> None:
+async def test_a_server_that_is_away_at_the_start_is_taken_in_later(table) -> None:
     async with serving(table) as first, serving(table) as second:
         await second.kill()
         async with replicas(first.address, second.address, peers=HASTY) as target:
-            await target.describe()
+            with capture_logs() as logs:
+                await target.describe()
             assert target.occupancy() == (0, 8)
-            assert "target_left_out" in capsys.readouterr().out
+            assert [entry["event"] for entry in logs] == ["target_left_out"]
             await second.start()
             await until(lambda: target.occupancy() == (0, 16))
             for index in range(8):
