@@ -13,6 +13,8 @@
     ├── Overloaded             no room now, try again later (HTTP 429)
     ├── DraftFailed            a drafter failed; the round goes on without a draft
     ├── TargetFailed           the target failed; the request ends
+    ├── TrainingError          a draft cannot be trained, or not from this
+    │   └── CorruptData        training data that cannot be read
     ├── StaleRound             a round older than the session's latest was asked for
     └── SessionLost            the target no longer holds the session
 
@@ -23,6 +25,7 @@ errors are translated where they enter, once.
 __all__ = [
     "ConfigError",
     "ContextLengthExceeded",
+    "CorruptData",
     "CorruptModel",
     "DraftFailed",
     "FetchFailed",
@@ -33,6 +36,7 @@ __all__ = [
     "SessionLost",
     "StaleRound",
     "TargetFailed",
+    "TrainingError",
     "UnknownModel",
     "UnsupportedModel",
     "VocabularyMismatch",
@@ -107,6 +111,14 @@ class DraftFailed(OutriderError):
 
 class TargetFailed(OutriderError):
     """The target failed. The request cannot be completed."""
+
+
+class TrainingError(OutriderError):
+    """A draft model cannot be trained, or not from this data with these settings."""
+
+
+class CorruptData(TrainingError):
+    """Training data that cannot be read, or is not of the form that it claims."""
 
 
 class StaleRound(OutriderError):

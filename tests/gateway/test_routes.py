@@ -139,3 +139,21 @@ async def test_a_body_above_the_limit_is_refused_with_the_settings_name() -> Non
             response = await gateway.post(path, {"prompt": "x" * 1024})
             assert response.status_code == 413
             assert "1024 bytes are taken (limits.max_body_bytes)" in response.text
+
+
+@pytest.mark.parametrize("draft", ["suffix", "mixed:suffix+ngram"])
+async def test_the_memory_of_earlier_outputs_is_told(table_gateway: Serving, draft: str) -> None:
+    async with table_gateway(drafts=(draft,)) as gateway:
+        body = {"model": "target", "prompt": [1, 2], "max_tokens": 40, "ignore_eos": True}
+        assert "outrider_suffix_cache_bytes 0.0" in (await gateway.client.get("/metrics")).text
+        assert (await gateway.post("/v1/completions", body)).status_code == 200
+        told = (await gateway.client.get("/metrics")).text
+        line = next(line for line in told.splitlines() if line.startswith("outrider_suffix_cache"))
+        assert float(line.split()[1]) == gateway.pipeline.suffix_cache_bytes() > 0
+
+
+async def test_without_a_drafter_that_keeps_outputs_there_is_no_such_gauge(
+    table_gateway: Serving,
+) -> None:
+    async with table_gateway(drafts=("ngram",)) as gateway:
+        assert "suffix_cache" not in (await gateway.client.get("/metrics")).text

@@ -80,7 +80,7 @@ def test_a_shadow_draft_takes_the_targets_time_and_is_scored_when_its_tokens_are
 
 def test_a_shadow_draft_at_the_end_is_scored_as_far_as_the_output_goes() -> None:
     controller, _ = played(Trace("a", (2, 1)), Plan(0, run=1, shadow=4))
-    assert controller.outcomes[-1] == RoundOutcome(2, 2, shadow=True)
+    assert controller.outcomes[-1] == RoundOutcome(2, 2, shadow=True, draft_s=0.008)
 
 
 def test_one_shadow_draft_is_under_way_at_a_time() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from outrider.config import Settings
 from outrider.drafters.model import ModelDrafter
 from outrider.drafters.wire import Description
 from outrider.engine import Decoder, EngineThread, Lane
+from outrider.models import write_draft_vocabulary
 from outrider.servers.create import create_served_drafter
 from outrider.text import HFTokenizer, fingerprint
 from outrider.types import DrafterInfo
+from tests.drafters.vocabularies import byte_level_json, write_model
 from tests.tiny import CONTEXT, VOCAB, next_logits, tiny_decoder
 
 from .drafting import serving, until
@@ -110,6 +114,40 @@ async def test_a_session_that_ends_gives_its_memory_back(engine, decoder) -> Non
         assert model._lane.cache.num_free == 7
         await server.service.release(["s"])
         assert model._lane.cache.num_free == 8
+
+
+async def test_a_trimmed_draft_is_served_in_its_targets_ids(tmp_path: Path) -> None:
+    tokenizer_json = byte_level_json((" the", "ing"))
+    tokenizer = HFTokenizer(tokenizer_json)
+    size = tokenizer.vocab_size
+    kept = [*range(100, size)]
+    folder = write_model(
+        tmp_path / "trimmed",
+        tokenizer_json,
+        vocab_size=size,
+        rows=kept,
+        eos=size - 1,
+        config_eos=kept.index(size - 1),
+    )
+    write_draft_vocabulary(folder, np.array(kept))
+    settings = Settings(engine={"target": str(folder), "threads": 1, "dtype": "float32"})
+    served = create_served_drafter(settings)
+    try:
+        said = served.description
+        assert said.vocab_fingerprint == fingerprint(tokenizer.token_strings)
+        assert said.vocab_size == size
+        async with serving(served.drafter, said, engine={"max_sessions": 4}) as server:
+            ask = {"tokens": [200, 256, 150, 257], "num_tokens": 8}
+            answer = await server.propose(**ask)
+            assert len(answer["tokens"]) == 8
+            assert set(answer["tokens"]) <= set(kept)
+            drawn = await server.propose(temperature=1.0, return_distribution=True, **ask)
+            for token_id, support in zip(drawn["tokens"], drawn["support"], strict=True):
+                assert token_id in support
+                assert set(support) <= set(kept)
+            await server.propose(400, tokens=[size], num_tokens=1)
+    finally:
+        await served.close()
 
 
 @pytest.mark.integration

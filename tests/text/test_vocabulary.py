@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import VocabularyMismatch
-from outrider.text import check_same_vocabulary, fingerprint
+from outrider.text import HFTokenizer, check_same_vocabulary, coverage, fingerprint, same_vocabulary
 
 strings = st.lists(st.none() | st.text(max_size=3), max_size=8)
 
@@ -65,3 +65,31 @@ def test_a_mismatch_shows_what_differs_and_what_to_do() -> None:
         assert part in message
     assert "id 6" not in message
     assert "\n" not in message
+
+
+@given(strings, strings)
+def test_vocabularies_are_the_same_if_the_check_says_so(
+    a: list[str | None], b: list[str | None]
+) -> None:
+    try:
+        check(a, b)
+    except VocabularyMismatch:
+        assert not same_vocabulary(a, b)
+    else:
+        assert same_vocabulary(a, b)
+
+
+def test_a_whole_vocabulary_covers_all_of_a_text_and_none_of_it_nothing(
+    byte_level: HFTokenizer,
+) -> None:
+    assert coverage(byte_level, range(byte_level.vocab_size)) == 1.0
+    assert coverage(byte_level, frozenset()) == 0.0
+
+
+def test_coverage_counts_tokens_as_often_as_a_text_has_them(byte_level: HFTokenizer) -> None:
+    def share(*words: str) -> float:
+        wanted = {byte_level.token_strings.index(word) for word in words}
+        return coverage(byte_level, wanted)
+
+    assert 0.0 < share("$") < share(".")
+    assert share("$", ".") == pytest.approx(share("$") + share("."))

@@ -25,6 +25,7 @@ __all__ = [
     "MaxLookahead",
     "MaxSessions",
     "Port",
+    "RecordAcceptance",
     "Target",
     "Threads",
     "build_settings",
@@ -129,6 +130,15 @@ MaxLookahead = Annotated[
         "--max-lookahead", help="Never draft more than this.", rich_help_panel=_SPECULATION
     ),
 ]
+RecordAcceptance = Annotated[
+    Path | None,
+    typer.Option(
+        "--record-acceptance",
+        metavar="FILE.jsonl",
+        help="Append how far drafts held, for `outrider simulate`: counts, no text.",
+        rich_help_panel=_SPECULATION,
+    ),
+]
 
 
 def build_settings(
@@ -148,6 +158,7 @@ def build_settings(
     controller: str | None = None,
     lookahead: int | None = None,
     max_lookahead: int | None = None,
+    record_acceptance: Path | None = None,
 ) -> Settings:
     """Settings from the flags of a command, over environment and file. Raises `ConfigError`."""
     return load_settings(
@@ -170,6 +181,7 @@ def build_settings(
                 "controller": controller,
                 "lookahead": lookahead,
                 "max_lookahead": max_lookahead,
+                "record_acceptance": record_acceptance,
             },
         },
     )

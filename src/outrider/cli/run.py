@@ -43,6 +43,7 @@ def run(
     controller: options.Controller = None,
     lookahead: options.Lookahead = None,
     max_lookahead: options.MaxLookahead = None,
+    record_acceptance: options.RecordAcceptance = None,
 ) -> None:
     """Serve a model over the OpenAI API, with speculative decoding."""
     set_up_logs(log_level)
@@ -60,6 +61,7 @@ def run(
         controller=controller,
         lookahead=lookahead,
         max_lookahead=max_lookahead,
+        record_acceptance=record_acceptance,
     )
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(serve_gateway(settings))

@@ -45,6 +45,7 @@ def gateway(
     controller: options.Controller = None,
     lookahead: options.Lookahead = None,
     max_lookahead: options.MaxLookahead = None,
+    record_acceptance: options.RecordAcceptance = None,
 ) -> None:
     """The OpenAI API, over target servers (--target grpc://...) and draft servers.
 
@@ -58,6 +59,7 @@ def gateway(
         controller=controller,
         lookahead=lookahead,
         max_lookahead=max_lookahead,
+        record_acceptance=record_acceptance,
     )
     if not settings.engine.target.startswith(_REMOTE):
         raise ConfigError(

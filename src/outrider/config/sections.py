@@ -160,6 +160,14 @@ class SpeculationSettings(_Section):
     remote_deadline_ms: Annotated[float, Field(gt=0, le=600_000)] = 60.0
     """The same for a draft server; the first draft of a session, which reads the prompt, may take
     longer beside the running target."""
+    min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """A draft model of this process stops where the likeliest tokens so far are all right with a
+    lower probability, by its own rows; 0 never stops early."""
+    record_acceptance: Annotated[Path | None, BeforeValidator(file)] = None
+    """File (JSONL) that acceptance is appended to, for `outrider simulate`: counts, no text. None
+    records nothing."""
+    record_limit: Annotated[int, Field(ge=4096), BeforeValidator(size)] = 100_000_000
+    """Size that the file of record_acceptance is not grown beyond, such as 100MB."""
 
     @model_validator(mode="after")
     def _bounds(self) -> SpeculationSettings:

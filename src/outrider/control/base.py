@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, runtime_checkable
 
-__all__ = ["LookaheadController", "Plan", "RoundOutcome", "RoundView"]
+__all__ = [
+    "Decision",
+    "ExplainingController",
+    "LookaheadController",
+    "Plan",
+    "RoundOutcome",
+    "RoundView",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +24,13 @@ class RoundView:
         max_draft_tokens: what the budget, the target and the request allow; a larger choice is
             clamped.
         can_ahead: the drafter can draft behind a guess: see `Plan.ahead`.
+        context: tokens that the session holds.
     """
 
     remaining: int
     max_draft_tokens: int
     can_ahead: bool = False
+    context: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,42 @@ class Plan:
             what it commits. Only with lookahead 0.
         ahead: while the target judges this draft, draft the next one, as if all of this one held
             and the bonus token were what the drafter expects. Only with a lookahead above 0.
+        why: a word for who reads traces; empty if the controller explains itself.
     """
 
     lookahead: int
     run: int = 0
     shadow: int = 0
     ahead: bool = False
+    why: str = field(default="", compare=False)
+
+    def because(self, why: str) -> Plan:
+        """The same plan, with this word for it."""
+        return replace(self, why=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a session's last plan rests on.
+
+    Attributes:
+        lookahead: tokens to draft.
+        kind: `first` before any draft was judged, `draft`, `plain`, `reading`: the target runs
+            while the drafter reads the prompt, or `trial`: a round that is expected to lose a
+            little, to learn whether drafting pays.
+        ahead: the next draft is made while the target judges.
+        goodput: tokens per second that this session would get, by lookahead from 0 on, as far as
+            they were compared.
+        survival: per position, right, and all before it too.
+        price: tokens that other sessions lose per second of a longer step.
+    """
+
+    lookahead: int
+    kind: Literal["first", "draft", "plain", "reading", "trial"]
+    ahead: bool = False
+    goodput: tuple[float, ...] = ()
+    survival: tuple[float, ...] = ()
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +89,8 @@ class RoundOutcome:
     Attributes:
         drafted: tokens that were judged; 0 for a step of plain decoding.
         accepted: how many of them were right.
-        shadow: scored beside the critical path, not verified; `draft_s` is what drafting took, and
-            the fields below it are not set.
+        shadow: scored beside the critical path, not verified; `draft_s` is what drafting took,
+            `context` what it was drafted behind, and the other fields below are not set.
         draft_s: what the session waited for the draft; next to nothing if it was made ahead.
         elapsed_s: from the question to this answer; for a `further` answer, since the one before.
         step_s: what the target's step took, queueing and trip apart.
@@ -84,4 +123,13 @@ class LookaheadController(Protocol):
 
     def observe(self, outcome: RoundOutcome) -> None:
         """Learn from an answer of the target, plain ones too, or from a shadow draft."""
+        ...
+
+
+@runtime_checkable
+class ExplainingController(LookaheadController, Protocol):
+    """A controller that can say what its last plan rests on."""
+
+    def explain(self) -> Decision:
+        """What the last plan rests on."""
         ...

@@ -26,6 +26,8 @@ class CostModel:
     def __init__(self) -> None:
         self._step = Curve(growth=_STEP_GROWTH, initial=_STEP_S)
         self._draft = Curve(growth=_DRAFT_GROWTH, initial=0.0)
+        self._read = RobustMean()  # per token
+        self._first: RoundOutcome | None = None
         self._trip = RobustMean()
         self._beside = RobustMean()
         self._drag = RobustMean()
@@ -55,6 +57,10 @@ class CostModel:
         """Drafting so many tokens; for 0, finding that there is nothing, or waiting in vain."""
         return self._draft.at(tokens) if tokens else self._nothing.value
 
+    def read_s(self, context: int) -> float:
+        """What a session's first draft takes beyond others: its drafter reads so many tokens."""
+        return self._read.value * context
+
     def step_s(self, drafted: int) -> float:
         """A step of the target in which this session has a draft of so many tokens."""
         return self._step.at(self._least + drafted)
@@ -75,12 +81,31 @@ class CostModel:
         """How much longer the next draft, with the token before it, should take than the round."""
         return max(self.draft_s(tokens + 1) - self.step_s(tokens) - self.trip_s, 0.0)
 
+    @property
+    def awaits_draft(self) -> bool:
+        """Whether the only draft so far was a session's first."""
+        return self._first is not None
+
+    def observe_shadow(self, outcome: RoundOutcome) -> None:
+        """Learn from a draft beside the target: alone it would have taken no longer."""
+        if outcome.draft_s < self.draft_s(outcome.drafted):
+            self._draft.add(outcome.drafted, outcome.draft_s)
+
+    def observe_read(self, outcome: RoundOutcome) -> None:
+        """Learn from a session's first draft, once it is known what others take."""
+        if not self._draft.measured:
+            self._first = outcome
+            return
+        reading_s = outcome.draft_s - self.draft_s(outcome.drafted)
+        self._read.add(max(reading_s, 0.0) / max(outcome.context, 1))
+
     def observe(self, outcome: RoundOutcome, *, asked: int, ahead: bool) -> None:
         """Learn from an answer of the target; shadow drafts have no times of rounds.
 
         Args:
             outcome: what it took.
-            asked: tokens of lookahead that were asked for.
+            asked: tokens of lookahead that were asked for; 0 as well if the draft's time is not
+                that of a draft like others.
             ahead: the next draft was made beside this round.
         """
         own = outcome.drafted + 1
@@ -106,6 +131,9 @@ class CostModel:
             self._nothing.add(seconds)
         elif outcome.ahead is None:
             self._draft.add(tokens, seconds)
+            if self._first is not None:
+                first, self._first = self._first, None
+                self.observe_read(first)
         elif outcome.ahead:
             self._wait.add(seconds - self._late_s(tokens))
         else:

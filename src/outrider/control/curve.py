@@ -94,6 +94,11 @@ class Curve:
         self._line = (initial, initial * growth)
         self._table: dict[int, float] = {}
 
+    @property
+    def measured(self) -> bool:
+        """Whether anything was."""
+        return self._seen > 0
+
     def add(self, tokens: int, seconds: float) -> None:
         """Take in a time; anything below 0 counts as 0."""
         index = _bin(tokens)

@@ -21,9 +21,9 @@ class FixedController:
 
     def choose(self, view: RoundView) -> Plan:
         if self._lookahead == 0 or view.max_draft_tokens == 0:
-            return Plan(lookahead=0, run=view.remaining - 1)
+            return Plan(lookahead=0, run=view.remaining - 1, why="fixed")
         lookahead = min(self._lookahead, view.max_draft_tokens)
-        return Plan(lookahead=lookahead, ahead=self._ahead and view.can_ahead)
+        return Plan(lookahead=lookahead, ahead=self._ahead and view.can_ahead, why="fixed")
 
     def observe(self, outcome: RoundOutcome) -> None:
         """A fixed lookahead learns nothing."""

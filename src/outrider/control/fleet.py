@@ -14,6 +14,7 @@ _SHARE = 0.006
 _CREDIT = 8.0
 _CAP = 64.0
 _REPRICED = 16
+_INITIAL = 4
 
 
 class _Member(Protocol):
@@ -48,6 +49,12 @@ class Fleet:
     def sessions(self) -> int:
         """Sessions that are there now."""
         return len(self._members)
+
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether what a draft is good for, or what it takes, was never measured."""
+        judged = self.acceptance.judged
+        return not judged or (self.cost.awaits_draft and judged < _INITIAL)
 
     @property
     def allowance_s(self) -> float:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 from typing import Literal
 
 from outrider.control.acceptance import SessionAcceptance
-from outrider.control.base import Plan, RoundOutcome, RoundView
+from outrider.control.base import Decision, Plan, RoundOutcome, RoundView
 from outrider.control.fleet import Fleet
 from outrider.control.options import Options
 
-__all__ = ["Decision", "GoodputController"]
+__all__ = ["GoodputController"]
 
 _AHEAD_GAIN = 0.03
 _OPTIMISM = 1.0
@@ -18,29 +19,7 @@ _STRETCH = 16
 _MAX_STRETCH = 64
 _SHADOW = 4
 _FALLING = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a session's last plan rests on.
-
-    Attributes:
-        lookahead: tokens to draft.
-        kind: `first` before any draft was judged, `draft`, `plain`, or `trial`: a round that is
-            expected to lose a little, to learn whether drafting pays.
-        ahead: the next draft is made while the target judges.
-        goodput: tokens per second that this session would get, by lookahead from 0 on, as far as
-            they were compared.
-        survival: per position, right, and all before it too.
-        price: tokens that other sessions lose per second of a longer step.
-    """
-
-    lookahead: int
-    kind: Literal["first", "draft", "plain", "trial"]
-    ahead: bool = False
-    goodput: tuple[float, ...] = ()
-    survival: tuple[float, ...] = ()
-    price: float = 0.0
+_PATIENCE = 1.0
 
 
 class GoodputController:
@@ -50,6 +29,10 @@ class GoodputController:
     sessions of the fleet. At 0 the target runs alone; whether drafts would pay is learned from
     shadow drafts beside it, and from trial rounds where an optimist would draft. Both are paid
     from the fleet's allowance, and wait until that suffices.
+
+    A session's first draft takes its drafter through the prompt. Where that takes longer than a
+    step, the target runs on beside it; and where the output left would not make up for it, there is
+    no draft.
 
     Args:
         fleet: shared by the sessions of the drafter.
@@ -66,6 +49,7 @@ class GoodputController:
         self._stretch = _STRETCH
         self._plan = Plan(0)
         self._trial = False
+        self._has_read = False
         self._lost_s = 0.0
         self._ran = False
         self._predicted = 0.0
@@ -94,7 +78,7 @@ class GoodputController:
         if room == 0:
             self._plan = Plan(lookahead=0, run=view.remaining - 1)
             self._decision = Decision(0, "plain")
-        elif not self._fleet.acceptance.judged and self._initial:
+        elif self._initial and self._fleet.knows_nothing:
             self._plan = Plan(lookahead=min(self._initial, room))
             self._decision = Decision(self._plan.lookahead, "first")
         else:
@@ -103,6 +87,11 @@ class GoodputController:
 
     def observe(self, outcome: RoundOutcome) -> None:
         if outcome.shadow:
+            if not self._has_read:
+                self._has_read = True
+                self._fleet.cost.observe_read(outcome)
+            elif outcome.drafted:
+                self._fleet.cost.observe_shadow(outcome)
             self._acceptance.observe(outcome.drafted, outcome.accepted, max(outcome.drafted, 1))
             return
         fleet = self._fleet
@@ -110,7 +99,11 @@ class GoodputController:
         asked = plan.lookahead
         if outcome.ahead is not None and outcome.drafted:
             fleet.add_hit(self._predicted, hit=outcome.ahead)
-        fleet.cost.observe(outcome, asked=asked, ahead=plan.ahead)
+        reading = asked > 0 and not self._has_read
+        if reading and outcome.drafted:
+            self._has_read = True
+            fleet.cost.observe_read(outcome)
+        fleet.cost.observe(outcome, asked=0 if reading else asked, ahead=plan.ahead)
         spent = outcome.draft_s + outcome.elapsed_s
         fleet.earn(spent)
         if asked:
@@ -127,9 +120,13 @@ class GoodputController:
             current = min(self._lookahead, room)
             if current < len(options.tokens) and not options.improves(best, current):
                 best = current
-        kind: Literal["draft", "plain", "trial"] = "draft" if best else "plain"
+        kind: Literal["draft", "plain", "reading", "trial"] = "draft" if best else "plain"
         chosen = best
-        if best == 0 and (tried := self._worth_trying(options, room)):
+        reading_s = 0.0 if self._has_read else self._fleet.cost.read_s(view.context)
+        reads = reading_s > _PATIENCE * self._fleet.cost.plain_s
+        if reads and best:
+            chosen, kind = 0, "reading" if self._repays(reading_s, options, best, view) else "plain"
+        elif best == 0 and not reads and (tried := self._worth_trying(options, room)):
             chosen, kind = tried, "trial"
             self._trial = True
         if best < room or best > (self._lookahead or 0):  # else perhaps only for want of room
@@ -140,8 +137,10 @@ class GoodputController:
             self._stretch = _STRETCH
             plan = Plan(chosen, ahead=options.ahead[chosen])
             self._predicted = _behind(survival, chosen)
+        elif kind == "reading":
+            plan = self._read(view, room, reading_s)
         else:
-            plan = self._run(view, room)
+            plan = self._run(view, room, reading_s)
         self._decision = Decision(chosen, kind, plan.ahead)
         self._basis = (options, survival)
         return plan
@@ -184,11 +183,24 @@ class GoodputController:
         self._lost_s = again + known.lost[best] * plain
         return best
 
-    def _run(self, view: RoundView, room: int) -> Plan:
+    def _read(self, view: RoundView, room: int, reading_s: float) -> Plan:
+        """The target alone until the drafter should be through, so that the next round drafts."""
+        cost = self._fleet.cost
+        shadow = min(_SHADOW, room)
+        steps = math.ceil((reading_s + cost.draft_s(shadow)) / cost.plain_s)
+        return Plan(0, run=min(max(steps, shadow), view.remaining - 1), shadow=shadow)
+
+    def _repays(self, reading_s: float, options: Options, best: int, view: RoundView) -> bool:
+        """Whether drafts for all that may be left win back what reading takes of the target."""
+        plain = self._fleet.cost.plain_s
+        won_s = options.gain(best, 1 / plain) * plain / options.tokens[best]
+        return view.remaining * won_s > reading_s
+
+    def _run(self, view: RoundView, room: int, reading_s: float) -> Plan:
         """The target alone, beside a shadow draft; for longer while that costs too much."""
         cost = self._fleet.cost
         shadow = min(_SHADOW, room)
-        price = cost.draft_s(shadow)
+        price = cost.draft_s(shadow) + reading_s
         run = max(self._stretch, self._fleet.affords_in(price + cost.trip_s))
         if run < view.remaining:
             price += cost.trip_s

@@ -58,6 +58,9 @@ class WindowController:
         return self._lookahead
 
     def choose(self, view: RoundView) -> Plan:
+        return self._choose(view).because("window")
+
+    def _choose(self, view: RoundView) -> Plan:
         if self._maximum == 0 or view.max_draft_tokens == 0:
             return Plan(lookahead=0, run=view.remaining - 1)
         if self._lookahead == 0:

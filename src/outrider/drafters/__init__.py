@@ -1,6 +1,6 @@
 """Drafters: whatever guesses what comes next."""
 
-from outrider.drafters.base import DeclaringDrafter, Drafter, SessionView
+from outrider.drafters.base import CachingDrafter, DeclaringDrafter, Drafter, SessionView
 from outrider.drafters.create import create_drafter
 from outrider.drafters.ngram import NgramDrafter
 from outrider.drafters.pace import TimedDrafter
@@ -10,6 +10,7 @@ from outrider.drafters.table import TableDrafter
 
 __all__ = [
     "PREDICTION",
+    "CachingDrafter",
     "DeclaringDrafter",
     "Drafter",
     "NgramDrafter",

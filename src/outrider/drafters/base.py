@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from outrider.types import Draft, DrafterInfo, SampledDraft, SamplingParams, TokenIds
 
-__all__ = ["DeclaringDrafter", "Drafter", "SessionView"]
+__all__ = ["CachingDrafter", "DeclaringDrafter", "Drafter", "SessionView"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,15 @@ class Drafter(Protocol):
 
     async def close(self) -> None:
         """Free everything. The drafter is unusable afterwards."""
+        ...
+
+
+@runtime_checkable
+class CachingDrafter(Protocol):
+    """A drafter that keeps something of earlier outputs."""
+
+    def cache_bytes(self) -> int:
+        """Memory of what it keeps."""
         ...
 
 

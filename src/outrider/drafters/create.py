@@ -9,6 +9,7 @@ from outrider.config import Settings
 from outrider.drafters.base import Drafter
 from outrider.drafters.mixed import MixedDrafter
 from outrider.drafters.ngram import NgramDrafter
+from outrider.drafters.pairing import pair
 from outrider.drafters.suffix import SuffixDrafter
 from outrider.drafters.table import TableDrafter
 from outrider.errors import ConfigError, VocabularyMismatch
@@ -16,13 +17,12 @@ from outrider.models import (
     ModelFolder,
     StageProgress,
     TableModel,
-    load_text_assets,
     resolve,
 )
-from outrider.text import HFTokenizer, check_same_vocabulary
 from outrider.types import DrafterInfo, TargetInfo
 
 if TYPE_CHECKING:
+    from outrider.drafters.translation import Translation
     from outrider.engine import Lane
     from outrider.engine.base import Decoder
 
@@ -49,7 +49,7 @@ def create_drafter(
 
     Raises:
         ConfigError: the spec has no meaning for this target.
-        VocabularyMismatch: drafter and target do not share their tokens.
+        VocabularyMismatch: drafter and target do not share their tokens, or too few.
         ModelError: the model cannot be had.
     """
     kind, _, argument = spec.partition(":")
@@ -61,7 +61,7 @@ def create_drafter(
         case "mixed":
             return _mixed(spec, target, lane, settings, progress)
         case "table":
-            return _table(Path(argument), target)
+            return _table(Path(argument), target, settings)
         case "self" | "layers" if kind == "layers" or not argument:
             return _own_layers(spec, target, lane, settings)
         case _:
@@ -90,14 +90,15 @@ def _mixed(
     return MixedDrafter(drafters, deadline_s=settings.speculation.deadline_ms / 1000)
 
 
-def _table(file: Path, target: TargetInfo) -> Drafter:
+def _table(file: Path, target: TargetInfo, settings: Settings) -> Drafter:
     model = TableModel.load(file)
     if target.vocab_fingerprint != model.vocab_fingerprint:
         raise VocabularyMismatch(
             f"draft table {file} has {model.vocab_size} ids, but target {target.model_id!r} is no "
             "table of as many; choose a table made for it, or ngram"
         )
-    return TableDrafter(model, name=f"table:{file.stem}")
+    least = settings.speculation.min_confidence
+    return TableDrafter(model, name=f"table:{file.stem}", min_confidence=least)
 
 
 def _remote(spec: str, target: TargetInfo, settings: Settings) -> Drafter:
@@ -150,24 +151,21 @@ def _folder(
         device=settings.engine.device,
         progress=progress,
     )
-    if target.tokenizer_json is None:
-        raise VocabularyMismatch(
-            f"draft model {folder.model_id!r} has a tokenizer, but target {target.model_id!r} has "
-            "none; use ngram or table:FILE"
-        )
-    check_same_vocabulary(
-        HFTokenizer(target.tokenizer_json).token_strings,
-        HFTokenizer(load_text_assets(folder.path).tokenizer_json).token_strings,
-        target_name=target.model_id,
-        draft_name=folder.model_id,
-    )
+    translation = pair(folder, target)
     lane = _engine_lane(spec, lane)
 
     from outrider.engine import load_decoder
 
     decoder = load_decoder(folder.path, settings.engine, dtype=folder.dtype, beside=lane.decoder)
-    name = folder.model_id
-    return _model(name, lane, decoder, target, settings, model_hash=folder.model_hash)
+    return _model(
+        folder.model_id,
+        lane,
+        decoder,
+        target,
+        settings,
+        model_hash=folder.model_hash,
+        translation=translation,
+    )
 
 
 def _model(
@@ -178,18 +176,20 @@ def _model(
     settings: Settings,
     *,
     model_hash: str | None,
+    translation: Translation | None = None,
 ) -> Drafter:
-    from outrider.drafters.model import ModelDrafter
+    from outrider.drafters.model import SPREAD, ModelDrafter
     from outrider.engine import Lane
 
     context_length = min(decoder.config.context_length, target.context_length)
+    spread = 1 if translation is None else SPREAD
     draft_lane = Lane(
         lane.engine,
         decoder,
         num_slots=settings.engine.max_sessions,
-        max_length=context_length,
+        max_length=min(decoder.config.context_length, spread * target.context_length),
         step_tokens=settings.engine.step_tokens,
-        kv_tokens=lane.cache.budget,  # so that what fits the target fits here as well
+        kv_tokens=spread * lane.cache.budget,  # so that what fits the target fits here as well
         reuse=settings.engine.prefix_cache,
     )
     info = DrafterInfo(
@@ -202,5 +202,10 @@ def _model(
         vocab_fingerprint=target.vocab_fingerprint,
     )
     return ModelDrafter(
-        draft_lane, info, vocab_size=target.vocab_size, eos_token_ids=target.eos_token_ids
+        draft_lane,
+        info,
+        vocab_size=target.vocab_size,
+        eos_token_ids=target.eos_token_ids,
+        translation=translation,
+        min_confidence=settings.speculation.min_confidence,
     )

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
-from outrider.drafters.base import Drafter, SessionView
-from outrider.drafters.odds import DraftTime, Odds, bucket_of
-from outrider.drafters.pace import Pace, TimedDrafter
+from outrider.drafters.base import CachingDrafter, Drafter, SessionView
+from outrider.drafters.mixed_part import Part
+from outrider.drafters.mixed_session import NO_CHANCE, Chance, Late, MixedSession
+from outrider.drafters.odds import bucket_of
 from outrider.errors import ConfigError, DraftFailed
-from outrider.types import NO_DRAFT, Draft, DrafterInfo, TokenIds
+from outrider.types import NO_DRAFT, Draft, DrafterInfo
 
 __all__ = ["MixedDrafter"]
 
@@ -28,13 +27,8 @@ _UNREAD: Final = 32
 
 _LONGEST_S: Final = 10.0
 """Longer between two rounds of a session, it was not decoding."""
-
-_REST_S: Final = 0.5
-_REST_MAX_S: Final = 30.0
 _SMOOTHING: Final = 0.1
 _SLACK: Final = 1.5
-
-_log = structlog.get_logger("outrider.mixed")
 
 
 class MixedDrafter:
@@ -67,8 +61,8 @@ class MixedDrafter:
         self._drafters = tuple(parts)
         self._deadline_s = deadline_s
         self._clock = clock
-        self._parts: tuple[_Part, ...] = ()
-        self._sessions: dict[str, _Session] = {}
+        self._parts: tuple[Part, ...] = ()
+        self._sessions: dict[str, MixedSession] = {}
         self._round_s: float | None = None
         self._time_s = self._explored_s = 0.0
 
@@ -101,7 +95,7 @@ class MixedDrafter:
             for part in parts
             if part.free and (chance := await self._ask_free(part, session, max_tokens))
         ]
-        best = max(chances, key=lambda chance: chance.expected, default=_NO_CHANCE)
+        best = max(chances, key=lambda chance: chance.expected, default=NO_CHANCE)
         asked = self._choose(session, best, max_tokens)
         if asked is not None:
             chance = await self._ask(asked, session, best.bucket)
@@ -127,7 +121,12 @@ class MixedDrafter:
             await self.release(session_id)
         await _each([drafter.close() for drafter in self._drafters])
 
-    async def _meet(self) -> tuple[_Part, ...]:
+    def cache_bytes(self) -> int:
+        """Memory of what its parts keep of earlier outputs."""
+        parts = self._drafters
+        return sum(part.cache_bytes() for part in parts if isinstance(part, CachingDrafter))
+
+    async def _meet(self) -> tuple[Part, ...]:
         if not self._parts:
             infos = [await drafter.describe() for drafter in self._drafters]
             names = [info.name for info in infos]
@@ -136,17 +135,17 @@ class MixedDrafter:
                     f"mixed has two parts named {max(names, key=names.count)!r}; name each once"
                 )
             self._parts = tuple(
-                _Part(drafter, info, self._deadline_s, self._clock)
+                Part(drafter, info, self._deadline_s, self._clock)
                 for drafter, info in zip(self._drafters, infos, strict=True)
             )
         return self._parts
 
-    def _follow(self, view: SessionView) -> _Session:
+    def _follow(self, view: SessionView) -> MixedSession:
         """Take over what was committed, and how long it took."""
         now = self._clock()
         session = self._sessions.get(view.session_id)
         if session is None:
-            session = self._sessions[view.session_id] = _Session(view, now)
+            session = self._sessions[view.session_id] = MixedSession(view, now)
         self._time_s += min(now - session.began_s, _LONGEST_S)
         session.began_s = now
         if 0 < view.length - session.view.length <= session.given + 1:  # one round, as it seems
@@ -158,7 +157,7 @@ class MixedDrafter:
         session.score(view.length)
         return session
 
-    def _choose(self, session: _Session, best: _Chance, max_tokens: int) -> _Asked | None:
+    def _choose(self, session: MixedSession, best: Chance, max_tokens: int) -> _Asked | None:
         """The model to ask in this round, and for how much; None if none is worth its time."""
         ready = [
             (part, room)
@@ -188,7 +187,7 @@ class MixedDrafter:
             return 1 + expected
         return (1 + expected) / (self._round_s + draft_s)
 
-    async def _ask_free(self, part: _Part, session: _Session, max_tokens: int) -> _Chance | None:
+    async def _ask_free(self, part: Part, session: MixedSession, max_tokens: int) -> Chance | None:
         room = part.room(session.view, max_tokens)
         if room < 1 or not part.usable():
             return None
@@ -200,14 +199,14 @@ class MixedDrafter:
         part.ended(None)
         return session.note(part, bucket_of(draft.match or len(draft)), session.view.length, draft)
 
-    async def _ask(self, asked: _Asked, session: _Session, bucket: int) -> _Chance | None:
+    async def _ask(self, asked: _Asked, session: MixedSession, bucket: int) -> Chance | None:
         """A model's draft, if it comes in time; one that does not is scored when it comes."""
         part, view = asked.part, session.view
         sudden = view.length - session.read.get(part, 0) <= _UNREAD
         session.read[part] = view.length
         began_s = self._clock()
         task = asyncio.ensure_future(part.drafter.propose(view, asked.num_tokens))
-        session.late[part] = _Late(task, view.length, bucket)
+        session.late[part] = Late(task, view.length, bucket)
         wait_s = part.wait_s(asked.num_tokens)
         await asyncio.wait([task], timeout=wait_s)
         seconds = self._clock() - began_s
@@ -223,162 +222,13 @@ class MixedDrafter:
         return next((chance for chance in arrived if chance.part is part), None)
 
 
-class _Part:
-    """One drafter: what it is, and what is known of it.
-
-    Attributes:
-        free: it costs next to nothing.
-        failed: its last call did.
-    """
-
-    def __init__(
-        self,
-        drafter: Drafter,
-        info: DrafterInfo,
-        deadline_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.drafter = drafter
-        self.info = info
-        self.free = info.vocab_fingerprint is None
-        self.odds = Odds()
-        self.time = DraftTime()
-        self.pace = Pace(deadline_s)
-        self.failed = False
-        self._clock = clock
-        self._failures = 0
-        self._rests_until = 0.0
-
-    def room(self, view: SessionView, max_tokens: int) -> int:
-        """Tokens that it may draft behind `view`."""
-        limit = self.info.context_length
-        return max_tokens if limit is None else min(max_tokens, limit - view.length)
-
-    def wait_s(self, max_tokens: int) -> float:
-        """Seconds to wait for a draft of so many tokens."""
-        if isinstance(self.drafter, TimedDrafter):
-            return self.drafter.deadline_s(max_tokens)
-        return self.pace.deadline_s(max_tokens)
-
-    def usable(self) -> bool:
-        """Whether it may be asked now: one that fails is left alone, longer each time."""
-        return self._clock() >= self._rests_until
-
-    def ended(self, error: BaseException | None) -> None:
-        """A call has ended, well or not."""
-        self.failed = error is not None
-        if error is None:
-            self._failures = 0
-        elif self.usable():  # else it failed for several sessions at once
-            self._rests_until = self._clock() + min(_REST_S * 2**self._failures, _REST_MAX_S)
-            self._failures += 1
-            log = _log.warning if self._failures == 1 else _log.info
-            log("part_failed", drafter=self.info.name, reason=f"{type(error).__name__}: {error}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A model that is asked for so many tokens; `exploring`: only to learn how it does."""
 
-    part: _Part
+    part: Part
     num_tokens: int
     exploring: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Chance:
-    """A draft with the class of its match and the tokens expected to be right."""
-
-    part: _Part | None = None
-    draft: Draft = NO_DRAFT
-    bucket: int = 0
-    expected: float = 0.0
-
-
-_NO_CHANCE: Final = _Chance()
-
-
-@dataclass(frozen=True, slots=True)
-class _Late:
-    """A draft being made behind `start` tokens."""
-
-    task: asyncio.Future[Draft]
-    start: int
-    bucket: int
-
-
-@dataclass(slots=True)
-class _Noted:
-    """A draft to be scored against what is committed from `start` on, as far as `checked`."""
-
-    part: _Part
-    bucket: int
-    start: int
-    token_ids: TokenIds
-    checked: int = 0
-
-    def score(self, tokens: Sequence[int], length: int) -> bool:
-        """Compare with what is new; whether there is more to compare."""
-        while self.checked < len(self.token_ids) and self.start + self.checked < length:
-            right = tokens[self.start + self.checked] == self.token_ids[self.checked]
-            self.part.odds.observe(self.bucket, self.checked, right=right)
-            if not right:
-                return False
-            self.checked += 1
-        return self.checked < len(self.token_ids)
-
-
-@dataclass(slots=True)
-class _Session:
-    """A session under way.
-
-    Attributes:
-        view: the latest.
-        began_s: when it was last asked for.
-        given, given_s: tokens of the last draft, and when it was given.
-        read: how many tokens of the session a part has seen.
-        late: drafts that did not come in time.
-        noted: drafts to be scored.
-    """
-
-    view: SessionView
-    began_s: float
-    given: int = 0
-    given_s: float = 0.0
-    read: dict[_Part, int] = field(default_factory=dict)
-    late: dict[_Part, _Late] = field(default_factory=dict)
-    noted: list[_Noted] = field(default_factory=list)
-
-    def proposed(self, draft: Draft, now: float) -> None:
-        self.given, self.given_s = len(draft), now
-
-    def note(self, part: _Part, bucket: int, start: int, draft: Draft) -> _Chance | None:
-        """Keep a draft to be scored; what to expect of it, or None if it is empty."""
-        if not draft:
-            return None
-        self.noted.append(_Noted(part, bucket, start, draft.token_ids))
-        return _Chance(part, draft, bucket, part.odds.expected(bucket, len(draft))[-1])
-
-    def arrived(self) -> list[_Chance]:
-        """The drafts that have come, no longer under way; failures are seen to."""
-        chances = []
-        for part, late in list(self.late.items()):
-            if not late.task.done():
-                continue
-            del self.late[part]
-            error = asyncio.CancelledError() if late.task.cancelled() else late.task.exception()
-            part.ended(error)
-            if error is None:
-                chances.append(self.note(part, late.bucket, late.start, late.task.result()))
-        return [chance for chance in chances if chance]
-
-    def score(self, length: int) -> None:
-        """Judge drafts by the session's first `length` tokens.
-
-        The target's own token stands in every place, whichever draft was judged, so all are scored
-        as far as they go, cut or not.
-        """
-        self.noted = [noted for noted in self.noted if noted.score(self.view.tokens, length)]
 
 
 async def _each(calls: Sequence[Awaitable[None]]) -> None:

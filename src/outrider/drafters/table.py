@@ -15,10 +15,19 @@ __all__ = ["TableDrafter"]
 
 
 class TableDrafter:
-    """Samples drafts from a `TableModel`."""
+    """Samples drafts from a `TableModel`.
 
-    def __init__(self, model: TableModel, *, name: str = "table") -> None:
+    Args:
+        model: what it samples from.
+        name: how requests name it.
+        min_confidence: where a draft ends; see `ConfidenceStop`.
+    """
+
+    def __init__(
+        self, model: TableModel, *, name: str = "table", min_confidence: float = 0.0
+    ) -> None:
         self._model = model
+        self._min_confidence = min_confidence
         self._name = name
         self._rng = np.random.default_rng()
 
@@ -52,7 +61,8 @@ class TableDrafter:
     def _pick(
         self, view: SessionView, max_tokens: int, rng: np.random.Generator | None
     ) -> Draft | SampledDraft:
-        picker = Picker(Sampling(view, self._model.eos_token_ids), rng)
+        sampling = Sampling(view, self._model.eos_token_ids, min_confidence=self._min_confidence)
+        picker = Picker(sampling, rng)
         start = view.prompt_length
         history = History(view.tokens[:start], (*view.tokens[start : view.length], *view.guess))
         try:

@@ -26,6 +26,9 @@ from outrider.types import TokenIds
 
 __all__ = ["Job", "prepare_chat", "prepare_completion"]
 
+_TRACED = 512
+"""Rounds that an answer tells of, all choices together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -158,6 +161,7 @@ async def _job(
                 drafter=speculation.drafter,
                 verification=verification,
                 prediction=prediction,
+                traced=_TRACED // (copies * len(prompts)) if speculation.trace else 0,
             )
             detokenizer = service.tokenizer.detokenizer(() if chat else prompt)
             choices.append(Choice(len(choices), session, detokenizer, StopStrings(stops)))

@@ -40,6 +40,26 @@ class Usage(Struct, frozen=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
+class TracedRound(Struct, frozen=True):
+    """A question to the target: `pipeline.Round`, and whose it is.
+
+    Attributes:
+        expected_plain, expected: tokens per second that the controller expected without drafts,
+            and at the lookahead; None where it did not compare.
+    """
+
+    choice: int
+    position: int
+    lookahead: int
+    drafted: int
+    accepted: int
+    tokens: int
+    source: str | None
+    why: str
+    expected_plain: float | None
+    expected: float | None
+
+
 class Speculation(Struct, frozen=True):
     """What speculation did for a request, all choices together, and what holds of its output.
 
@@ -54,6 +74,7 @@ class Speculation(Struct, frozen=True):
         verification: how drafts were judged.
         exact: what holds between the output and plain decoding: identical, distribution or no.
         reason: the condition under which it holds, or why nothing was drafted.
+        trace: the first rounds of every choice, if the request asked for them.
     """
 
     drafter: str | None
@@ -67,6 +88,7 @@ class Speculation(Struct, frozen=True):
     verification: VerificationMethod
     exact: Exactness
     reason: str | None
+    trace: Sequence[TracedRound] | UnsetType = UNSET
 
 
 class _Message(Struct, frozen=True):
@@ -240,4 +262,29 @@ def speculation(job: Job, output: Output) -> Speculation:
         verification=methods[0] if methods else VerificationMethod.NONE,
         exact=max((exact for _, exact, _ in verdicts), key=list(Exactness).index),
         reason=reasons[0] if reasons else None,
+        trace=_trace(job) if job.speculation.trace else UNSET,
     )
+
+
+def _trace(job: Job) -> list[TracedRound]:
+    return [
+        TracedRound(
+            choice=choice.index,
+            position=each.position,
+            lookahead=each.lookahead,
+            drafted=each.drafted,
+            accepted=each.accepted,
+            tokens=each.tokens,
+            source=each.source or None,
+            why=each.why,
+            expected_plain=_rounded(each.plain_rate),
+            expected=_rounded(each.chosen_rate),
+        )
+        for choice in job.choices
+        if choice.session.log is not None
+        for each in choice.session.log.rounds
+    ]
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 2)

@@ -164,6 +164,13 @@ def _slot_gauges(service: Service) -> CollectorRegistry:
     used.set_function(lambda: service.pipeline.occupancy()[0])
     total = Gauge("outrider_slots_total", "Sessions that fit.", registry=registry)
     total.set_function(lambda: service.pipeline.occupancy()[1])
+    if service.pipeline.suffix_cache_bytes() is not None:
+        kept = Gauge(
+            "outrider_suffix_cache_bytes",
+            "Memory of the earlier outputs that drafters look things up in.",
+            registry=registry,
+        )
+        kept.set_function(lambda: service.pipeline.suffix_cache_bytes() or 0)
     for name, description, read in _CACHE_GAUGES:
         if service.pipeline.cache_use() is not None:
             gauge = Gauge(f"outrider_kv_cache_{name}_bytes", description, registry=registry)

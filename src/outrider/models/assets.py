@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outrider.errors import CorruptModel, UnsupportedModel
+from outrider.models.draft_vocabulary import DRAFT_VOCABULARY
 
 __all__ = ["TextAssets", "load_text_assets"]
 
@@ -46,7 +47,7 @@ def load_text_assets(folder: Path) -> TextAssets:
     """Read a Hugging Face model folder's text files.
 
     The ids that end an output are all that generation_config.json, config.json and the tokenizer
-    name.
+    name. The config.json of a trimmed draft counts in ids of the draft's own, and is left out.
 
     Raises:
         UnsupportedModel: the folder has a tokenizer, but not as `tokenizer.json`.
@@ -63,7 +64,10 @@ def load_text_assets(folder: Path) -> TextAssets:
         if bos is not None:
             text = _with_bos(tokenizer, wanted, bos)
     ends: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
+    trimmed = (folder / DRAFT_VOCABULARY).exists()
+    for name in (
+        ("generation_config.json",) if trimmed else ("generation_config.json", "config.json")
+    ):
         named = _read_json(folder / name).get("eos_token_id")
         ends.update(named if isinstance(named, list) else [] if named is None else [named])
     end = _id_of(tokenizer, special_tokens.get("eos_token"))

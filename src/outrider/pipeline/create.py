@@ -12,6 +12,7 @@ from outrider.metrics import Metrics
 from outrider.models import StageProgress
 from outrider.models.loading import in_daemon_thread
 from outrider.pipeline.pipeline import Pipeline
+from outrider.pipeline.recorder import AcceptanceRecorder, create_recorder
 from outrider.targets import create_target
 from outrider.types import DrafterInfo, TargetInfo
 
@@ -30,6 +31,18 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
     Raises:
         ModelError, ConfigError: with the remedy in the message.
     """
+    recorder = create_recorder(settings.speculation)
+    try:
+        return await _create(settings, recorder, progress)
+    except BaseException:
+        if recorder is not None:
+            await recorder.close()
+        raise
+
+
+async def _create(
+    settings: Settings, recorder: AcceptanceRecorder | None, progress: StageProgress | None
+) -> Pipeline:
     specs = [spec for spec in settings.speculation.drafts if spec != _NONE]
     target, lane = await in_daemon_thread(partial(create_target, settings, progress=progress))
     drafters: dict[str, tuple[Drafter, DrafterInfo] | None] = {}
@@ -56,7 +69,7 @@ async def create_pipeline(settings: Settings, *, progress: StageProgress | None 
             if settings.speculation.ahead == "never":
                 described = replace(described, ahead=False)
             drafters[described.name] = (drafter, described)
-        return Pipeline(target, info, drafters, settings, Metrics())
+        return Pipeline(target, info, drafters, settings, Metrics(), recorder)
     except BaseException:
         for made_by in drafters.values():
             if made_by is not None:

@@ -30,10 +30,14 @@ from outrider.verify import Calibration
 __all__ = ["Drafting"]
 
 _RUN_ALONE = 16
-"""Tokens that the target decodes alone before the drafter is asked again, after a failed draft or
-while one is still under way; twice as many after each further failure, up to the next number."""
+"""Tokens that the target decodes alone before the drafter is asked again, after a failed draft;
+twice as many after each further failure, up to the next number."""
 
 _RUN_ALONE_MAX = 256
+
+_WAIT = 2
+"""Tokens that it decodes alone while a draft is still under way; twice as many each time, up to
+`_RUN_ALONE`."""
 
 _log = structlog.get_logger("outrider.drafting")
 
@@ -104,6 +108,7 @@ class Drafting:
         self._outcomes = Outcomes(session)
         self._failures = 0
         self._rests_until = 0
+        self._waits = 0
         self._under_way: _UnderWay | None = None
         self._ahead: _Ahead | None = None
         self._next: _UnderWay | None = None
@@ -113,16 +118,20 @@ class Drafting:
         """What the next round does."""
         session = self._session
         if self._draws.pending is not None:
-            return Plan(lookahead=len(self._draws.pending))
+            return Plan(lookahead=len(self._draws.pending), why="pending")
         room = self._room()
         if room == 0:
-            return Plan(lookahead=0, run=session.remaining - 1)
+            return Plan(lookahead=0, run=session.remaining - 1, why="no room")
         if session.output_length == 0:
-            return Plan(lookahead=0)  # the first token waits for no drafter
-        if self._under_way is not None or len(session.tokens) < self._rests_until:
-            return self._alone()
+            return Plan(lookahead=0, why="first token")  # which waits for no drafter
+        if len(session.tokens) < self._rests_until:
+            return self._alone("resting")
+        if self._under_way is not None:
+            plan, self._waits = self._alone("waiting"), self._waits + 1
+            return plan
+        self._waits = 0
         can_ahead = self._info is not None and self._info.ahead and not self._draws.method.ratio
-        view = RoundView(session.remaining, room, can_ahead)
+        view = RoundView(session.remaining, room, can_ahead, len(session.tokens))
         return self._outcomes.planned(session.controller.choose(view))
 
     async def propose(self, plan: Plan) -> tuple[Draft | SampledDraft, Plan]:
@@ -130,7 +139,7 @@ class Drafting:
         began = time.perf_counter()
         draft = await self._draft(plan)
         if draft is None:
-            draft, plan = NO_DRAFT, self._alone()
+            draft, plan = NO_DRAFT, self._alone("failed")
         self._outcomes.asked(began)
         return draft, plan
 
@@ -156,10 +165,11 @@ class Drafting:
         if self._asker is not None:
             await self._asker.release(self._session.session_id)
 
-    def _alone(self) -> Plan:
+    def _alone(self, why: str) -> Plan:
         """The target runs on alone: while the drafter rests, or a little while if it does not."""
-        rest = max(self._rests_until - len(self._session.tokens), 0) or _RUN_ALONE
-        return Plan(lookahead=0, run=min(rest, self._session.remaining) - 1)
+        rest = max(self._rests_until - len(self._session.tokens), 0)
+        rest = rest or min(_WAIT << min(self._waits, 8), _RUN_ALONE)
+        return Plan(lookahead=0, run=min(rest, self._session.remaining) - 1, why=why)
 
     async def _draft(self, plan: Plan) -> Draft | SampledDraft | None:
         """What the plan asks for; None if it was not to be had."""
@@ -309,6 +319,9 @@ class Drafting:
         accepted = 0
         while accepted < len(committed) and committed[accepted] == guessed[accepted]:
             accepted += 1
+        if self._session.log is not None:
+            position = start - len(self._session.opening.prompt_ids)
+            self._session.log.scored(position, len(committed), accepted)
         self._session.controller.observe(
-            RoundOutcome(len(committed), accepted, shadow=True, draft_s=seconds)
+            RoundOutcome(len(committed), accepted, shadow=True, draft_s=seconds, context=start)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping
@@ -13,12 +14,14 @@ import structlog
 
 from outrider.config import Settings
 from outrider.control import Fleet, LookaheadController, create_controller
-from outrider.drafters import PREDICTION, Drafter, PredictionDrafter
+from outrider.drafters import PREDICTION, CachingDrafter, Drafter, PredictionDrafter
 from outrider.errors import Overloaded, RequestError, SessionLost, TargetFailed
 from outrider.metrics import Metrics
 from outrider.pipeline.asking import Asker
 from outrider.pipeline.checks import check_drafter, check_prompt, check_verification
 from outrider.pipeline.drafting import Drafting
+from outrider.pipeline.recorder import AcceptanceRecorder
+from outrider.pipeline.round_log import RoundLog
 from outrider.pipeline.session import Session, SpeculationStats, Step
 from outrider.sampling import noise_key, validate
 from outrider.targets import CacheUse, NearDraft, Opened, OpenRequest, Target
@@ -52,6 +55,7 @@ class Pipeline:
             for one that runs beside the target, which says so of itself.
         settings: bounds and defaults.
         metrics: where counts go.
+        recorder: where acceptance is recorded; None records none. Closed with the pipeline.
     """
 
     def __init__(
@@ -61,12 +65,14 @@ class Pipeline:
         drafters: Mapping[str, tuple[Drafter, DrafterInfo] | None],
         settings: Settings,
         metrics: Metrics,
+        recorder: AcceptanceRecorder | None = None,
     ) -> None:
         self.info = info
         self.metrics = metrics
         self._target = target
         self._drafters = dict(drafters)
         self._speculation = settings.speculation
+        self._recorder = recorder
         self._calibrations = {name: Calibration() for name in self._drafters}
         self._fleets: dict[str | None, Fleet] = {}
         self._releasing: set[asyncio.Task[None]] = set()
@@ -84,6 +90,12 @@ class Pipeline:
         """The target's memory of keys and values; None if only its sessions are bounded."""
         return self._target.cache_use()
 
+    def suffix_cache_bytes(self) -> int | None:
+        """Memory of what drafters keep of earlier outputs; None if none of them keeps any."""
+        drafters = [made_by[0] for made_by in self._drafters.values() if made_by is not None]
+        kept = [each.cache_bytes() for each in drafters if isinstance(each, CachingDrafter)]
+        return sum(kept) if kept else None
+
     def session(
         self,
         prompt_ids: TokenIds,
@@ -97,6 +109,7 @@ class Pipeline:
         drafter: str | None = None,
         verification: VerificationMethod | None = None,
         prediction: TokenIds = (),
+        traced: int = 0,
     ) -> Session:
         """A validated session, not yet open.
 
@@ -113,6 +126,7 @@ class Pipeline:
             verification: matching, token or block; None takes the configured one where it applies.
             prediction: what the output will largely be. Drafted first, and matched, unless a
                 drafter is named; the default drafter fills the gaps, if it runs in this process.
+            traced: rounds to be told of, from the first on.
 
         Raises:
             RequestError: a parameter has no meaning here; nothing was started.
@@ -143,9 +157,10 @@ class Pipeline:
         preferred = verification or VerificationMethod(self._speculation.verification)
         if not capabilities.ratios:
             preferred = VerificationMethod.MATCHING
+        session_id = uuid.uuid4().hex
         return Session(
             opening=OpenRequest(
-                session_id=uuid.uuid4().hex,
+                session_id=session_id,
                 epoch=0,
                 prompt_ids=prompt_ids,
                 output_ids=(),
@@ -162,6 +177,7 @@ class Pipeline:
             batch_invariant=capabilities.batch_invariant,
             stats=SpeculationStats(drafter=name),
             prediction=prediction,
+            log=self._log_of(session_id, name, traced),
         )
 
     async def run(self, session: Session) -> AsyncGenerator[Step]:
@@ -178,22 +194,35 @@ class Pipeline:
             session.cached_tokens = opened.cached_tokens
             self.metrics.observe_opening(len(session.opening.prompt_ids), opened.cached_tokens)
             while not session.finished:
-                draft, plan = await drafting.propose(drafting.plan())
+                plan = drafting.plan()
+                if session.log is not None:
+                    session.log.planned(session.output_length, plan, session.controller)
+                draft, plan = await drafting.propose(plan)
+                if session.log is not None:
+                    session.log.drafted(plan, draft)
                 self.metrics.observe_plan(plan.lookahead, session.stats.drafter)
                 async with aclosing(self._advance(session, draft, plan.run)) as answers:
                     async for answer in answers:
                         weighed = isinstance(draft, SampledDraft)
                         step = session.commit(answer, by_ratios=weighed, source=draft.source)
+                        if session.log is not None:
+                            session.log.answered(answer)
                         drafting.observe(answer)
                         self.metrics.observe_answer(answer, session.stats.drafter, step.elapsed_s)
                         yield step
+                if session.log is not None:
+                    session.log.ended()
         finally:
+            if self._recorder is not None:
+                self._recorder.record(session)
             await self._release(session, drafting)
 
     async def close(self) -> None:
         """Wait for releases under way, then close drafters and target."""
         while self._releasing:
             await asyncio.wait(self._releasing)
+        if self._recorder is not None:
+            await self._recorder.close()
         for made_by in self._drafters.values():
             if made_by is not None:
                 await made_by[0].close()
@@ -265,6 +294,14 @@ class Pipeline:
         if fleet is None:
             fleet = self._fleets[source] = Fleet(self._speculation.max_lookahead)
         return create_controller(self._speculation, max_lookahead=max_lookahead, fleet=fleet)
+
+    def _log_of(self, session_id: str, drafter: str | None, traced: int) -> RoundLog | None:
+        """What is noted of the rounds of a session; None if nobody wants to know."""
+        # Nobody asked for debug lines where nobody set up logs.
+        if structlog.is_configured() and _log.is_enabled_for(logging.DEBUG):
+            return RoundLog(traced, session_id=session_id)
+        recorded = self._recorder is not None and drafter is not None
+        return RoundLog(traced) if traced or recorded else None
 
     def _may_weigh(self, name: str | None) -> bool:
         """Whether this drafter's drafts may be judged by ratios here."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from outrider.control import LookaheadController
 from outrider.drafters import PREDICTION, SessionView
 from outrider.errors import TargetFailed
+from outrider.pipeline.round_log import RoundLog
 from outrider.targets import OpenRequest
 from outrider.types import (
     Exactness,
@@ -79,6 +80,7 @@ class Session:
         batch_invariant: whether the target's results do not depend on the shape of its batches.
         stats: what speculation did so far.
         prediction: what the caller says the output will largely be; drafted first.
+        log: of its rounds; None if nobody wants to know.
         round_id: the latest round asked for.
         reopenings: times in a row that the target lost the session.
         cached_tokens: tokens of the prompt that the target had from an earlier session.
@@ -93,6 +95,7 @@ class Session:
     batch_invariant: bool
     stats: SpeculationStats
     prediction: TokenIds = ()
+    log: RoundLog | None = None
     round_id: int = 0
     reopenings: int = 0
     cached_tokens: int = 0

@@ -39,6 +39,7 @@ class _Session:
         self._position = 0
         self._ahead: tuple[int, float] | None = None
         self._shadow: tuple[int, int, float] | None = None
+        self._shadow_s = 0.0
 
     @property
     def remaining(self) -> int:
@@ -126,8 +127,10 @@ class _Session:
     def _start_shadow(self, tokens: int) -> None:
         if self._shadow is None:
             drafted, _ = self._trace.draft(self._position, tokens)
-            work = (1 - self._world.overlap) * self._world.draft_ms * drafted
-            self._shadow = (self._position, self._position + drafted, self._clock.noisy(work))
+            takes = self._clock.noisy(self._world.draft_ms * drafted)
+            work = (1 - self._world.overlap) * takes
+            self._shadow = (self._position, self._position + drafted, work)
+            self._shadow_s = takes / 1000
 
     def _score(self) -> None:
         if self._shadow is None or self._position < min(self._shadow[1], len(self._trace)):
@@ -136,4 +139,6 @@ class _Session:
         self._shadow = None
         known = min(end, len(self._trace)) - start
         _, accepted = self._trace.draft(start, known)
-        self._controller.observe(RoundOutcome(known, accepted, shadow=True))
+        self._controller.observe(
+            RoundOutcome(known, accepted, shadow=True, draft_s=self._shadow_s, context=start)
+        )

@@ -39,7 +39,8 @@ def create_served_drafter(
 ) -> ServedDrafter:
     """Build the drafter that `engine.target` names: a model, or `table:FILE`. Blocks for seconds.
 
-    Its vocabulary, and the ids that end an output, are its own.
+    Its vocabulary, and the ids that end an output, are its own, or those of the target that it was
+    trimmed for.
 
     Args:
         settings: model, number format, sessions, context.
@@ -82,17 +83,20 @@ def _model(settings: Settings, progress: StageProgress | None) -> ServedDrafter:
         progress=progress,
     )
     assets = load_text_assets(folder.path)
+    tokenizer = HFTokenizer(assets.tokenizer_json)
 
     from outrider.drafters.model import ModelDrafter
+    from outrider.drafters.pairing import trimmed
     from outrider.engine import load_decoder, open_lane
 
+    translation = trimmed(folder, tokenizer)
     decoder = load_decoder(folder.path, engine, dtype=folder.dtype)
     lane = open_lane(decoder, engine, None)
     description = Description(
         name=folder.model_id,
         model_hash=folder.model_hash,
-        vocab_size=decoder.config.vocab_size,
-        vocab_fingerprint=fingerprint(HFTokenizer(assets.tokenizer_json).token_strings),
+        vocab_size=decoder.config.vocab_size if translation is None else tokenizer.vocab_size,
+        vocab_fingerprint=fingerprint(tokenizer.token_strings),
         context_length=lane.cache.max_length,
     )
     info = DrafterInfo(
@@ -105,7 +109,12 @@ def _model(settings: Settings, progress: StageProgress | None) -> ServedDrafter:
         vocab_fingerprint=description.vocab_fingerprint,
     )
     drafter = ModelDrafter(
-        lane, info, vocab_size=description.vocab_size, eos_token_ids=assets.eos_token_ids
+        lane,
+        info,
+        vocab_size=description.vocab_size,
+        eos_token_ids=assets.eos_token_ids,
+        translation=translation,
+        min_confidence=settings.speculation.min_confidence,
     )
 
     async def close() -> None:

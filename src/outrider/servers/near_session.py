@@ -120,7 +120,8 @@ class NearSession:
             return Plan(lookahead=0, run=max(remaining - 1, 0)), False
         if self.output_length == 0:
             return Plan(lookahead=0), False  # the first token waits for no drafter
-        plan = self.controller.choose(RoundView(remaining=remaining, max_draft_tokens=room))
+        view = RoundView(remaining, max_draft_tokens=room, context=len(self.tokens))
+        plan = self.controller.choose(view)
         lookahead, shadow = min(plan.lookahead, room), min(plan.shadow, room)
         return replace(plan, lookahead=lookahead, shadow=shadow), True
 
@@ -178,7 +179,9 @@ class NearSession:
         accepted = 0
         while accepted < len(came) and came[accepted] == guess[accepted]:
             accepted += 1
-        self.controller.observe(RoundOutcome(len(came), accepted, shadow=True, draft_s=draft_s))
+        self.controller.observe(
+            RoundOutcome(len(came), accepted, shadow=True, draft_s=draft_s, context=start)
+        )
 
     def _view(self) -> SessionView:
         request = self.request

@@ -4,7 +4,12 @@ from outrider.text.chat import ChatTemplate
 from outrider.text.detokenize import Detokenizer
 from outrider.text.stop import StopStrings
 from outrider.text.tokenizer import HFTokenizer, IdTokenizer, Tokenizer, create_tokenizer
-from outrider.text.vocabulary import check_same_vocabulary, fingerprint
+from outrider.text.vocabulary import (
+    check_same_vocabulary,
+    coverage,
+    fingerprint,
+    same_vocabulary,
+)
 
 __all__ = [
     "ChatTemplate",
@@ -14,6 +19,8 @@ __all__ = [
     "StopStrings",
     "Tokenizer",
     "check_same_vocabulary",
+    "coverage",
     "create_tokenizer",
     "fingerprint",
+    "same_vocabulary",
 ]

@@ -101,12 +101,17 @@ class HFTokenizer:
         for token_id, token in added.items():
             strings[token_id] = token.content
         self._token_strings: Sequence[str | None] = tuple(strings)
-        special = frozenset(token_id for token_id, token in added.items() if token.special)
-        self._token_bytes = TokenBytes.read(tokenizer_json, strings, special)
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._token_bytes = TokenBytes.read(tokenizer_json, strings, self._special)
 
     @property
     def vocab_size(self) -> int:
         return len(self._token_strings)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of tokens that mark the structure of a text and are no part of it."""
+        return self._special
 
     @property
     def token_strings(self) -> Sequence[str | None]:
