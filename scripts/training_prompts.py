@@ -198,7 +198,8 @@ def _sum(rng: random.Random) -> str:
 def _extraction(rng: random.Random) -> str:
     lines = [
         f"{rng.choice(WORDS['names'])} from {rng.choice(WORDS['places'])} ordered "
-        f"{rng.randint(1, 60)} {rng.choice(WORDS['goods'])} on {rng.randint(1, 28)}.{rng.randint(1, 12)}.2024."
+        f"{rng.randint(1, 60)} {rng.choice(WORDS['goods'])} on "
+        f"{rng.randint(1, 28)}.{rng.randint(1, 12)}.2024."
         for _ in range(rng.randint(3, 6))
     ]
     ask = rng.choice(

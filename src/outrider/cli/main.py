@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from outrider import __version__
-from outrider.cli import audit, bench, config, generate, models, run, serve, simulate
+from outrider.cli import audit, bench, config, generate, models, run, serve, simulate, train
 from outrider.cli.console import complain
 from outrider.errors import OutriderError
 
@@ -32,6 +32,7 @@ app.command("audit")(audit.audit)
 app.command("bench")(bench.bench)
 app.command("simulate")(simulate.simulate)
 app.add_typer(serve.app, name="serve")
+app.add_typer(train.app, name="train")
 app.add_typer(models.app, name="models")
 app.add_typer(config.app, name="config")
 
