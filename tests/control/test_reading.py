@@ -70,13 +70,35 @@ def test_a_drafter_that_reads_within_a_step_is_waited_for() -> None:
     assert GoodputController(fleet).choose(view()).lookahead > 0
 
 
-def test_a_prompt_is_not_read_for_an_output_too_short_to_repay_it() -> None:
+def read_beside(fleet: Fleet, *, token_s: float) -> None:
+    """A session that reads while the target takes so long for a token."""
+    controller = GoodputController(fleet)
+    assert controller.choose(view()).shadow > 0
+    for _ in range(10):
+        controller.observe(
+            RoundOutcome(0, 0, elapsed_s=token_s, step_s=STEP_S, context=CONTEXT, further=True)
+        )
+    controller.observe(RoundOutcome(4, 4, shadow=True, draft_s=5.0, context=CONTEXT))
+
+
+def test_a_prompt_is_not_read_for_an_output_too_short_to_repay_what_the_target_loses() -> None:
     fleet = Fleet()
     after_a_session(fleet, reading_s=5.0)
+    usual = fleet.cost.plain_s
+    read_beside(fleet, token_s=2 * STEP_S)
+    assert fleet.cost.lost_by_reading_s(CONTEXT) == pytest.approx(2.5, rel=0.1)
+    assert fleet.cost.plain_s == usual
     controller = GoodputController(fleet)
     assert controller.choose(view(remaining=20)) == Plan(0, run=19)
     assert controller.explain().kind == "plain"
     assert GoodputController(fleet).choose(view(remaining=200)).shadow > 0
+
+
+def test_a_drafter_elsewhere_reads_for_short_outputs_too_since_the_target_loses_nothing() -> None:
+    fleet = Fleet()
+    after_a_session(fleet, reading_s=5.0)
+    read_beside(fleet, token_s=STEP_S)
+    assert GoodputController(fleet).choose(view(remaining=20)).shadow > 0
 
 
 def test_a_first_draft_that_never_came_leaves_the_prompt_unread() -> None:

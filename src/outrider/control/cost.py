@@ -28,6 +28,7 @@ class CostModel:
         self._draft = Curve(growth=_DRAFT_GROWTH, initial=0.0)
         self._read = RobustMean()  # per token
         self._first: RoundOutcome | None = None
+        self._taken = RobustMean()
         self._trip = RobustMean()
         self._beside = RobustMean()
         self._drag = RobustMean()
@@ -61,6 +62,10 @@ class CostModel:
         """What a session's first draft takes beyond others: its drafter reads so many tokens."""
         return self._read.value * context
 
+    def lost_by_reading_s(self, context: int) -> float:
+        """How much of that the target, which runs on beside it, comes to be late by."""
+        return self.read_s(context) * self._taken.value
+
     def step_s(self, drafted: int) -> float:
         """A step of the target in which this session has a draft of so many tokens."""
         return self._step.at(self._least + drafted)
@@ -90,6 +95,11 @@ class CostModel:
         """Learn from a draft beside the target: alone it would have taken no longer."""
         if outcome.draft_s < self.draft_s(outcome.drafted):
             self._draft.add(outcome.drafted, outcome.draft_s)
+
+    def observe_beside_reading(self, outcome: RoundOutcome) -> None:
+        """Learn from a token of a run beside a drafter that reads. Its time is not a usual one."""
+        late_s = outcome.elapsed_s - self.plain_s
+        self._taken.add(min(max(late_s / max(outcome.elapsed_s, 1e-9), 0.0), 1.0))
 
     def observe_read(self, outcome: RoundOutcome) -> None:
         """Learn from a session's first draft, once it is known what others take."""

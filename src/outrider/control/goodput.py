@@ -50,6 +50,7 @@ class GoodputController:
         self._plan = Plan(0)
         self._trial = False
         self._has_read = False
+        self._reading = False
         self._lost_s = 0.0
         self._ran = False
         self._predicted = 0.0
@@ -73,7 +74,7 @@ class GoodputController:
 
     def choose(self, view: RoundView) -> Plan:
         room = min(self._maximum, view.max_draft_tokens)
-        self._trial = False
+        self._trial = self._reading = False
         self._basis = None
         if room == 0:
             self._plan = Plan(lookahead=0, run=view.remaining - 1)
@@ -103,7 +104,11 @@ class GoodputController:
         if reading and outcome.drafted:
             self._has_read = True
             fleet.cost.observe_read(outcome)
-        fleet.cost.observe(outcome, asked=0 if reading else asked, ahead=plan.ahead)
+        if self._reading and not self._has_read:
+            if outcome.further:
+                fleet.cost.observe_beside_reading(outcome)
+        else:
+            fleet.cost.observe(outcome, asked=0 if reading else asked, ahead=plan.ahead)
         spent = outcome.draft_s + outcome.elapsed_s
         fleet.earn(spent)
         if asked:
@@ -122,10 +127,10 @@ class GoodputController:
                 best = current
         kind: Literal["draft", "plain", "reading", "trial"] = "draft" if best else "plain"
         chosen = best
-        reading_s = 0.0 if self._has_read else self._fleet.cost.read_s(view.context)
-        reads = reading_s > _PATIENCE * self._fleet.cost.plain_s
+        context = 0 if self._has_read else view.context
+        reads = self._fleet.cost.read_s(context) > _PATIENCE * self._fleet.cost.plain_s
         if reads and best:
-            chosen, kind = 0, "reading" if self._repays(reading_s, options, best, view) else "plain"
+            chosen, kind = 0, "reading" if self._repays(options, best, view) else "plain"
         elif best == 0 and not reads and (tried := self._worth_trying(options, room)):
             chosen, kind = tried, "trial"
             self._trial = True
@@ -138,9 +143,10 @@ class GoodputController:
             plan = Plan(chosen, ahead=options.ahead[chosen])
             self._predicted = _behind(survival, chosen)
         elif kind == "reading":
-            plan = self._read(view, room, reading_s)
+            self._reading = True
+            plan = self._read(view, room)
         else:
-            plan = self._run(view, room, reading_s)
+            plan = self._run(view, room, self._fleet.cost.lost_by_reading_s(context))
         self._decision = Decision(chosen, kind, plan.ahead)
         self._basis = (options, survival)
         return plan
@@ -183,24 +189,24 @@ class GoodputController:
         self._lost_s = again + known.lost[best] * plain
         return best
 
-    def _read(self, view: RoundView, room: int, reading_s: float) -> Plan:
+    def _read(self, view: RoundView, room: int) -> Plan:
         """The target alone until the drafter should be through, so that the next round drafts."""
         cost = self._fleet.cost
         shadow = min(_SHADOW, room)
-        steps = math.ceil((reading_s + cost.draft_s(shadow)) / cost.plain_s)
+        steps = math.ceil((cost.read_s(view.context) + cost.draft_s(shadow)) / cost.plain_s)
         return Plan(0, run=min(max(steps, shadow), view.remaining - 1), shadow=shadow)
 
-    def _repays(self, reading_s: float, options: Options, best: int, view: RoundView) -> bool:
+    def _repays(self, options: Options, best: int, view: RoundView) -> bool:
         """Whether drafts for all that may be left win back what reading takes of the target."""
         plain = self._fleet.cost.plain_s
         won_s = options.gain(best, 1 / plain) * plain / options.tokens[best]
-        return view.remaining * won_s > reading_s
+        return view.remaining * won_s > self._fleet.cost.lost_by_reading_s(view.context)
 
-    def _run(self, view: RoundView, room: int, reading_s: float) -> Plan:
+    def _run(self, view: RoundView, room: int, lost_s: float) -> Plan:
         """The target alone, beside a shadow draft; for longer while that costs too much."""
         cost = self._fleet.cost
         shadow = min(_SHADOW, room)
-        price = cost.draft_s(shadow) + reading_s
+        price = cost.draft_s(shadow) + lost_s
         run = max(self._stretch, self._fleet.affords_in(price + cost.trip_s))
         if run < view.remaining:
             price += cost.trip_s
