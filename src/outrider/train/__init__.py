@@ -1,0 +1,1 @@
+"""Draft models for a target and its traffic: data, distillation, judgement, export."""
