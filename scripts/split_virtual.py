@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import structlog
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # the virtual deployment is that of the tests
 
@@ -34,6 +36,7 @@ SESSIONS, NEW, GATEWAYS = 8, 2, 3
 
 
 def main() -> None:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     print("| target, draft | prompt read in | RTT | " + " | ".join(list(MODES)[1:]), end="")
     print(" | of the best of the others |\n" + "|---" * (3 + len(MODES)) + "|")
     with tempfile.TemporaryDirectory() as folder:
