@@ -18,12 +18,12 @@ from outrider.errors import ConfigError, TrainingError, UnknownModel
 from outrider.sampling import History, TokenSampler
 from outrider.train import candidates
 from outrider.train.data import make_data, source_of
-from outrider.train.evaluate import check_source, evaluate, judge, rule_for
+from outrider.train.evaluate import check_source, evaluate, judge, rule_for, target_rows
 from outrider.train.forecast import Verdict
 from outrider.train.opening import open_candidate
 from outrider.train.prompts import Prompt
 from outrider.train.reading import read
-from outrider.train.records import Sampling
+from outrider.train.records import Example, Sampling
 from outrider.train.store import Examples, Part, read_examples
 from outrider.types import SamplingParams, VerificationMethod
 from tests.train.toy import toy_settings, toy_target, write_toy
@@ -69,6 +69,17 @@ async def opened(toy: Any, folder: Path, *specs: str) -> list[Any]:
     target, lane = toy
     info = await target.describe()
     return [open_candidate(spec, info, lane, toy_settings(folder)) for spec in specs]
+
+
+async def logits_of(lane: Any, example: Example) -> dict[int, np.ndarray]:
+    """A model's rows behind every token of an example."""
+    rows: dict[int, np.ndarray] = {}
+
+    def look(place: int, row: Any) -> None:
+        rows[place] = row.numpy().copy()
+
+    await read(lane, example.token_ids.tolist(), range(len(example.token_ids)), look)
+    return rows
 
 
 async def evaluated(toy: Any, folder: Path, data: Path, *specs: str, temperature: float = 0.0):
@@ -121,14 +132,7 @@ async def test_a_drafts_tokens_are_looked_at_where_the_target_said_them(toy, fol
     example = examples[at(examples, 0.0)[0]]
     rule = rule_for(draft, examples.source, 0.0, VerificationMethod.MATCHING, 2)
     prospects = await draft.judge(example, {}, rule)
-    rows: dict[int, np.ndarray] = {}
-    every = range(len(example.token_ids))
-    await read(
-        draft.lane,
-        example.token_ids.tolist(),
-        every,
-        lambda n, row: rows.update({n: row.numpy().copy()}),
-    )
+    rows = await logits_of(draft.lane, example)
     parts = candidates.answers(example)
     assert len(prospects) == len(parts) == 2
     for part, prospect in zip(parts, prospects, strict=True):
@@ -146,29 +150,23 @@ async def test_coupled_drafts_are_accepted_as_often_as_the_noise_makes_them_agre
     (draft,) = await opened(toy, folder, "layers:1")
     rule = rule_for(draft, examples.source, 1.0, VerificationMethod.MATCHING, 1)
     example = examples[at(examples, 1.0)[0]]
-    (tally,) = await judge([example], [0], toy[1], [(draft, rule)])
-    rows: list[dict[int, np.ndarray]] = [{}, {}]
-    every = range(len(example.token_ids))
-    for lane, kept in zip((toy[1], draft.lane), rows, strict=True):
-        await read(
-            lane,
-            example.token_ids.tolist(),
-            every,
-            lambda n, row, to=kept: to.update({n: row.numpy().copy()}),
-        )
-    agreed, tried = 0.0, 0
-    for place in candidates.judged_places(example):
-        said = int(example.token_ids[place])
-        counts = np.zeros(2)
-        for key in range(1500):
+    rows = await target_rows(toy[1], example, rule.params)
+    prospects = await draft.judge(example, rows, rule)
+    foretold = np.concatenate([prospect.held[:, 1] for prospect in prospects])
+    places = candidates.judged_places(example)
+    theirs, ours = await logits_of(toy[1], example), await logits_of(draft.lane, example)
+    history = History((0,))
+    surprise, variance = 0.0, 0.0
+    for chosen in np.argsort([-rows[place].said for place in places])[:8]:
+        place, expected = places[chosen], foretold[chosen]
+        for key in range(300):
             sampler = TokenSampler(SamplingParams(), key)
-            if sampler.sample(rows[0][place - 1], History(range(1))) == said:
-                counts += (1, sampler.sample(rows[1][place - 1], History(range(1))) == said)
-        if counts[0] >= 100:
-            agreed += counts[1] / counts[0]
-            tried += 1
-    assert tried > 0
-    assert 0 < tally.starts[0, 1] < tally.tokens[0]
+            if sampler.sample(theirs[place - 1], history) == example.token_ids[place]:
+                agreed = sampler.sample(ours[place - 1], history) == example.token_ids[place]
+                surprise += float(agreed) - expected
+                variance += expected * (1 - expected)
+    assert variance > 20
+    assert abs(surprise) < 4 * variance**0.5
 
 
 async def test_an_evaluation_tells_of_every_draft_and_category(toy, folder, data) -> None:

@@ -30,7 +30,7 @@ from outrider.train.store import Examples
 from outrider.types import DrafterInfo, SamplingParams, TargetInfo, VerificationMethod
 from outrider.verify import choose_method
 
-__all__ = ["Evaluation", "Progress", "check_source", "evaluate", "judge", "rule_for"]
+__all__ = ["Evaluation", "Progress", "check_source", "evaluate", "judge", "rule_for", "target_rows"]
 
 Progress = Callable[[int, int], None]
 """Called with prompts judged, and prompts in all."""
@@ -171,7 +171,7 @@ async def judge(
     for unit, place in enumerate(places):
         progress(unit, len(places))
         example = examples[place]
-        rows = await _target_rows(lane, example, params) if weighed else {}
+        rows = await target_rows(lane, example, params) if weighed else {}
         for (candidate, rule), tally in zip(candidates, tallies, strict=True):
             for prospect in await candidate.judge(example, rows, rule):
                 rounds = walk(prospect.held, prospect.drafted)
@@ -198,8 +198,11 @@ def _empty(candidate: Candidate, rule: Rule, size: int) -> Tally:
     )
 
 
-async def _target_rows(lane: Lane, example: Example, params: SamplingParams) -> TargetRows:
-    """What the tokens of all answers were drawn from, but for their first."""
+async def target_rows(lane: Lane, example: Example, params: SamplingParams) -> TargetRows:
+    """What the tokens of all answers were drawn from, but for their first.
+
+    Raises as `reading.read` does.
+    """
     sampler = sampler_on(lane.decoder.device)(params, 0)
     history = History((0,))  # answers are drawn without penalties
     rows: dict[int, SparseRow] = {}

@@ -28,7 +28,7 @@ class Rounds:
         offered: float64 [K + 1, K + 1], rounds by lookahead in which token j = 1..K of the draft
             was reached: all before it were accepted. Column 0 holds all rounds.
         accepted: float64 [K + 1, K + 1], those in which it was accepted as well.
-        starts: float64 [K + 1], the sum over all places of how likely j tokens hold there.
+        starts: float64 [K + 1], the sum over all places of how likely j tokens would hold there.
     """
 
     by_length: F64
@@ -72,7 +72,7 @@ def walk(survival: F64, drafted: I64) -> Rounds:
     there = (steps <= drafted[:, None]) & (steps <= n - np.arange(n)[:, None])
     reached = np.where(there[:, 1:], held[:, :-1], 0.0)
     offered = np.concatenate([begun.sum(axis=1, keepdims=True), begun @ reached], axis=1)
-    return Rounds(by_length, np.where(allowed, offered, 0.0), accepted, held.sum(axis=0))
+    return Rounds(by_length, np.where(allowed, offered, 0.0), accepted, survival.sum(axis=0))
 
 
 def independent(acceptance: float, lookahead: int) -> float:
