@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import structlog
 
 from outrider.config import load_settings
 from outrider.models import ModelFolder, resolve
@@ -22,6 +23,12 @@ def smollm2() -> ModelFolder:
 @pytest.fixture(scope="session")
 def smollm2_folder(smollm2: ModelFolder) -> Path:
     return smollm2.path
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_are_at_first() -> None:
+    """What a test before it set up, such as a level, no test should see."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -90,6 +90,17 @@ async def test_loading_can_be_given_up_at_once(write_table, monkeypatch) -> None
     hold.set()
 
 
+async def test_a_recorder_ends_with_a_pipeline_that_could_not_be_built(
+    write_table, tmp_path, monkeypatch
+) -> None:
+    file = tmp_path / "record.jsonl"
+    monkeypatch.setenv("OUTRIDER_SPECULATION__RECORD_ACCEPTANCE", str(file))
+    with pytest.raises(ConfigError):
+        await create_pipeline(settings(write_table("target"), "self"))
+    assert file.exists()
+    assert not any(thread.name == "recorder" for thread in threading.enumerate())
+
+
 async def test_an_error_while_loading_reaches_the_caller(write_table) -> None:
     with pytest.raises(UnknownModel, match="nowhere"):
         await create_pipeline(settings(Path("nowhere.json")))

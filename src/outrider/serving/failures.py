@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from outrider.errors import (
     ConfigError,
     ContextLengthExceeded,
+    CorruptData,
     CorruptModel,
     DraftFailed,
     FetchFailed,
@@ -21,6 +22,7 @@ from outrider.errors import (
     SessionLost,
     StaleRound,
     TargetFailed,
+    TrainingError,
     UnknownModel,
     UnsupportedModel,
     VocabularyMismatch,
@@ -42,6 +44,8 @@ STATUS_OF: Mapping[type[OutriderError], tuple[int, str]] = {
     Overloaded: (429, "rate_limit_error"),
     DraftFailed: (502, "draft_error"),
     TargetFailed: (502, "target_error"),
+    TrainingError: (500, "internal_error"),
+    CorruptData: (500, "internal_error"),
     StaleRound: (500, "internal_error"),
     SessionLost: (502, "target_error"),
 }
