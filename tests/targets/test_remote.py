@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -267,24 +268,24 @@ async def test_more_than_any_vocabulary_holds_is_all_of_it(table) -> None:
 
 
 async def test_no_session_holds_up_another(table) -> None:
+    """While one round waits, each other session is answered a few times at most, on any machine."""
     async with serving(table, max_sessions=64) as server, remote(server.address) as target:
-        took: list[float] = []
-        loop = asyncio.get_running_loop()
+        overtaken: list[int] = []
+        answered = itertools.count()
 
         async def session(name: str) -> None:
             for turn in range(4):
                 session_id = f"{name}-{turn}"
                 await target.open(request(session_id))
                 for round_id in range(4):
-                    began = loop.time()
+                    asked = next(answered)
                     await round_of(target, round_id, session_id=session_id)
-                    took.append(loop.time() - began)
+                    overtaken.append(next(answered) - asked)
                 await target.release(session_id)
 
         await asyncio.gather(*(session(str(index)) for index in range(64)))
-        took.sort()
-        assert len(took) == 64 * 16
-        assert took[len(took) * 99 // 100] < 10 * took[len(took) // 2]
+        assert len(overtaken) == 64 * 16
+        assert max(overtaken) < 64 * 2 * 4  # every round counts when it is asked, and answered
         assert (len(server.sessions), target.occupancy()[0]) == (0, 0)
 
 
